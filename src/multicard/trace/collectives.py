@@ -8,8 +8,8 @@ import numpy as np
 from multicard.trace.collect import Events
 from multicard.trace.model import MISSING, Integers
 
-# Bus bandwidth over algorithm bandwidth for n ranks, and the size that the algorithm bandwidth counts over the size
-# of one rank's message: NVIDIA's nccl-tests, doc/PERFORMANCE.md.
+# For n ranks, the bytes that each rank's link must carry, over the bytes of one rank's message: NVIDIA's nccl-tests,
+# doc/PERFORMANCE.md. For the two with "* n" its factor (n - 1) / n is of what all ranks have together, n messages.
 _BUS: dict[str | None, Callable[[int], float]] = {
     "all_reduce": lambda n: 2 * (n - 1) / n,
     "all_gather": lambda n: (n - 1) / n * n,
@@ -35,7 +35,9 @@ def bus_bandwidth(collective: str | None, message_bytes: float, ranks: int, seco
     750000.0
     """
     factor = _BUS.get(collective)
-    return message_bytes * factor(ranks) / seconds if factor and ranks > 0 and seconds > 0 else None
+    if factor is None or ranks <= 0 or seconds <= 0:
+        return None
+    return message_bytes * factor(ranks) / seconds
 
 
 def message_columns(kernels: Events, positions: Integers, transfer: Integers) -> dict[str, Any]:
@@ -52,32 +54,42 @@ def message_columns(kernels: Events, positions: Integers, transfer: Integers) ->
     transfer_of_all = transfer.take(positions)
     if (transfer_of_all != MISSING).all():
         columns["transfer_s"] = int(transfer_of_all.sum()) / 1e9
-    sized = positions[kernels.arrays["bytes"].take(positions) != MISSING]
+    has_size = kernels.arrays["bytes"].take(positions) != MISSING
+    sized = positions[has_size]
     if not len(sized):
         return columns
-    sizes = kernels.arrays["bytes"].take(sized)
     columns["messages"] = len(sized)
-    columns["message_bytes"] = int(sizes.sum())
-
+    columns["message_bytes"] = int(kernels.arrays["bytes"].take(sized).sum())
     groups = kernels.group_fields("collective", "ranks")
-    codes_of_sized = kernels.code.take(sized)
-    codes = np.unique(codes_of_sized).tolist()
-    rank_counts = {ranks for _, _, ranks in (groups[code] for code in codes)}
+    rank_counts = set()
+    for code in np.unique(kernels.code.take(sized)).tolist():
+        _, _, rank_count = groups[code]
+        rank_counts.add(rank_count)
     if len(rank_counts) == 1:
-        columns["ranks"] = next(iter(rank_counts))
+        columns["ranks"] = rank_counts.pop()
 
     durations = transfer.take(sized)
     if (durations == MISSING).any():
         durations = kernels.number("duration", sized)
-    seconds = int(durations.sum()) / 1e9
-    rates: list[float | None] = []
-    for code in codes:
-        _, collective, ranks = groups[code]
-        message_bytes = int(sizes[codes_of_sized == code].sum())
-        rates.append(bus_bandwidth(collective, message_bytes, ranks or 0, seconds))
-    known_rates = [rate for rate in rates if rate is not None]
-    columns["bus_bandwidth_bytes_per_s"] = sum(known_rates) if len(known_rates) == len(rates) else None
+    columns["bus_bandwidth_bytes_per_s"] = _total_bandwidth(kernels, sized, int(durations.sum()) / 1e9)
     return columns
+
+
+def _total_bandwidth(kernels: Events, positions: Integers, seconds: float) -> float | None:
+    """Return the bus bandwidth of the messages of some kernels, over so many seconds; None if it is unknown of any."""
+    groups = kernels.group_fields("collective", "ranks")
+    sizes = kernels.arrays["bytes"].take(positions)
+    codes = kernels.code.take(positions)
+    bandwidths: list[float] = []
+    # The collective and the number of ranks are those of a group.
+    for code in np.unique(codes).tolist():
+        _, collective, rank_count = groups[code]
+        message_bytes = int(sizes[codes == code].sum())
+        bandwidth = bus_bandwidth(collective, message_bytes, rank_count or 0, seconds)
+        if bandwidth is None:
+            return None
+        bandwidths.append(bandwidth)
+    return sum(bandwidths)
 
 
 def by_message_size(kernels: Events) -> list[tuple[dict[str, Any], Integers]]:
@@ -93,18 +105,20 @@ def by_message_size(kernels: Events) -> list[tuple[dict[str, Any], Integers]]:
     codes_of_key: dict[tuple[Any, ...], list[int]] = {}
     for code, key in enumerate(kernels.group_fields("process", "device", "collective", "communicator", "ranks")):
         codes_of_key.setdefault(key, []).append(code)
+
     rows: list[tuple[dict[str, Any], Integers]] = []
     for key, codes in sorted(codes_of_key.items(), key=str):
         positions = kernels.of_groups(codes, sized)
-        trace, process, device, collective, communicator, ranks = key
-        for size, positions_of_size in _by_value(kernels.arrays["bytes"].take(positions), positions):
+        sizes = kernels.arrays["bytes"].take(positions)
+        trace, process, device, collective, communicator, rank_count = key
+        for size, positions_of_size in _by_value(sizes, positions):
             columns = {
                 "trace": trace,
                 "process": process,
                 "device": device,
                 "collective": collective,
                 "group": communicator,
-                "ranks": ranks,
+                "ranks": rank_count,
                 "size_bytes": size,
             }
             rows.append((columns, positions_of_size))
