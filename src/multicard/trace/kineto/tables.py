@@ -44,11 +44,16 @@ def event_table(kind: str, events: list[TimedEvent], process: Process, findings:
     describe: Callable[[str, Process, Key], Key] = _host_group if is_of_host else _device_group
     # Describing a group takes long, so events are grouped by their fields in the file first.
     code_of_key: dict[Key, int] = {}
-    codes = np.array([code_of_key.setdefault(key_of(event), len(code_of_key)) for event in events], np.int32)
+    code_of_event = [code_of_key.setdefault(key_of(event), len(code_of_key)) for event in events]
+    codes = np.array(code_of_event, np.int32)
     numbers = _numbers(kind, events, findings)
     if not is_of_host:
         findings[NO_DEVICE] += _count_unknown_devices(code_of_key, codes)
-    return EventTable([describe(kind, process, key) for key in code_of_key], codes, numbers)
+    return EventTable(
+        groups=[describe(kind, process, key) for key in code_of_key],
+        codes=codes,
+        numbers=numbers,
+    )
 
 
 def _numbers(kind: str, events: list[TimedEvent], findings: Findings) -> dict[str, Integers]:
@@ -58,7 +63,8 @@ def _numbers(kind: str, events: list[TimedEvent], findings: Findings) -> dict[st
     numbers = {"start": start, "end": start + duration, "duration": duration}
     # The other numbers have the names of the arguments that hold them.
     for name in set(KINDS[kind].numbers) - numbers.keys():
-        numbers[name] = _integers([getattr(event.args, name) for event in events], findings)
+        values = [getattr(event.args, name) for event in events]
+        numbers[name] = _integers(values, findings)
     return numbers
 
 
@@ -67,11 +73,14 @@ def joined(tables: Sequence[EventTable]) -> EventTable:
     if len(tables) == 1:
         return tables[0]
     groups: list[Key] = []
-    codes = []
+    codes: list[Integers] = []
     for table in tables:
+        # Codes of this table count on from the groups of those before it.
         codes.append(table.codes + np.int32(len(groups)))
         groups += table.groups
-    numbers = {name: np.concatenate([table.numbers[name] for table in tables]) for name in tables[0].numbers}
+    numbers: dict[str, Integers] = {}
+    for name in tables[0].numbers:
+        numbers[name] = np.concatenate([table.numbers[name] for table in tables])
     return EventTable(groups, np.concatenate(codes), numbers)
 
 
@@ -96,20 +105,22 @@ def _device_key(event: TimedEvent) -> Key:
 def _host_group(kind: str, process: Process, key: Key) -> Key:
     """Return the columns of a group of calls or ranges, from its `_host_key`."""
     category, name, thread = key
+    text = _text(name)
     if kind == "ranges":
-        return process.number, None, shared_name(_text(name)), whole(thread)
-    return process.number, API_CATEGORIES[category.lower()], _text(name), whole(thread)
+        return process.number, None, shared_name(text), whole(thread)
+    return process.number, API_CATEGORIES[category.lower()], text, whole(thread)
 
 
 def _device_group(kind: str, process: Process, key: Key) -> Key:
     """Return the columns of a group of kernels or memory operations, from its `_device_key`."""
-    category, name, argument, stream, *pid_and_tid = key
-    device = whole(argument)
-    # Where the device is not stated, it is the event's process, unless that is the process of the host.
+    category, name, stated_device, stated_stream, *pid_and_tid = key
+    device = whole(stated_device)
+    stream = stated_stream
+    # If no device is stated, it is the event's process, unless that is the process of the host.
     if pid_and_tid and pid_and_tid[0] != process.pid:
         pid, tid = pid_and_tid
         device = last_number(pid)
-        stream = tid if stream is None else stream
+        stream = tid if stated_stream is None else stated_stream
     text = _text(name)
     if kind == "kernels":
         return process.number, device, text, last_number(stream)
@@ -124,20 +135,22 @@ def _count_unknown_devices(code_of_key: dict[Key, int], codes: Integers) -> int:
     """Return how many events state a device that is no number."""
     unknown = []
     for key, code in code_of_key.items():
-        device = key[2]
-        if device is not None and whole(device) is None:
+        _, _, stated_device, *_ = key
+        if stated_device is not None and whole(stated_device) is None:
             unknown.append(code)
     return int(np.isin(codes, unknown).sum())
 
 
 def _integers(values: Iterable[Scalar], findings: Findings) -> Integers:
     """Return values as 64-bit integers, `MISSING` for those that are no integers or need more bits."""
+    # Almost all values are integers already, which `_or_missing` would only return.
     integers = [value if type(value) is int else _or_missing(value) for value in values]
     try:
         return np.array(integers, np.int64)
     except OverflowError:
-        findings[TOO_LARGE] += sum(not LEAST <= number <= MOST for number in integers)
-        return np.array([number if LEAST <= number <= MOST else MISSING for number in integers], np.int64)
+        fitting = [number if LEAST <= number <= MOST else None for number in integers]
+        findings[TOO_LARGE] += fitting.count(None)
+        return np.array([MISSING if number is None else number for number in fitting], np.int64)
 
 
 def _or_missing(value: Scalar) -> int:
