@@ -39,15 +39,16 @@ def write_perfetto(traces: Sequence[Trace], out: Path) -> None:
     space left for the file.
     """
     events: dict[str, Events] = {}
-    for name in SLICES:
-        collected = collect(traces, name, ("start", "duration"))
+    for event_kind in SLICES:
+        collected = collect(traces, event_kind, ("start", "duration"))
         if collected is not None and len(collected.code):
-            events[name] = collected
+            events[event_kind] = collected
     if not events:
         raise TraceError(f"{', '.join(trace.name for trace in traces)}: no events to show on a timeline")
     if "api" in events:
         calls = events["api"]
-        events["api"] = calls.where(calls.mask(api != "backtrace" for api in calls.group_field("api")))
+        is_call = calls.mask(api != "backtrace" for api in calls.group_field("api"))
+        events["api"] = calls.where(is_call)
     open_file = partial(gzip.open, compresslevel=4) if out.suffix == ".gz" else open
     with atomic_write(out) as temporary, open_file(temporary, "wb") as file:
         separator = b'{"displayTimeUnit":"ns","traceEvents":[\n'
@@ -62,17 +63,21 @@ def lanes_of(starts: Sequence[int], ends: Sequence[int]) -> list[int]:
 
     The slices are ordered by start, and by falling end where they start together.
 
-    >>> lanes_of([0, 1, 4], [9, 3, 12])  # the second lies in the first; the third reaches beyond it
-    [0, 0, 1]
+    The second slice lies in the first, so both are on lane 0. The third, from 4 to 12, reaches beyond the first, which
+    is still open, so it needs a lane of its own. The fourth begins when both are over:
+
+    >>> lanes_of([0, 1, 4, 12], [9, 3, 12, 15])
+    [0, 0, 1, 0]
     """
     # For each lane the ends of the slices that are open, the innermost last.
     open_ends_of_lanes: list[list[int]] = []
-    lanes = []
+    lanes: list[int] = []
     for start, end in zip(starts, ends, strict=True):
         for lane, open_ends in enumerate(open_ends_of_lanes):
             while open_ends and open_ends[-1] <= start:
                 open_ends.pop()
-            if not open_ends or open_ends[-1] >= end:
+            fits = not open_ends or open_ends[-1] >= end
+            if fits:
                 open_ends.append(end)
                 lanes.append(lane)
                 break
@@ -157,12 +162,14 @@ class _Timeline:
         yield from self._ids.naming_events
 
     def _steps(self) -> Iterator[str]:
-        for (trace, process), steps in Marks(self._events.get("ranges"), self._traces).steps.items():
+        marks = Marks(self._events.get("ranges"), self._traces)
+        for (trace, process), steps in marks.steps.items():
             pid = self._process(trace, process)
             tid = self._ids.track(pid, ("steps",), "steps")
-            origin = self._origins[trace]
-            for number, (start, end) in enumerate(zip(steps.starts.tolist(), steps.ends.tolist(), strict=True), 1):
-                times = f'"ts":{_microseconds(start - origin)},"dur":{_microseconds(end - start)}'
+            starts = (steps.starts - self._origins[trace]).tolist()
+            durations = (steps.ends - steps.starts).tolist()
+            for number, (start, duration) in enumerate(zip(starts, durations, strict=True), 1):
+                times = f'"ts":{_microseconds(start)},"dur":{_microseconds(duration)}'
                 yield f'{{"ph":"X","cat":"step","name":"step {number}","pid":{pid},"tid":{tid},{times}}}'
 
     def _process(self, trace: int, process: int | None, device: str = "") -> int:
@@ -182,27 +189,31 @@ class _Timeline:
         """Yield the events of a kind as slices, track by track."""
         groups = self._groups(event_kind, events)
         tracks = list(dict.fromkeys(group.track for group in groups))
-        track_numbers = {track: number for number, track in enumerate(tracks)}
-        track_of_code = np.array([track_numbers[group.track] for group in groups], np.int64)
+        index_of_track = {track: index for index, track in enumerate(tracks)}
+        track_of_code = np.array([index_of_track[group.track] for group in groups], np.int64)
         origin_of_code = np.array([group.origin for group in groups], np.int64)
 
-        track_of_slice = track_of_code[events.code]
-        starts = events.arrays["start"].astype(np.int64) - origin_of_code[events.code]
-        ends = starts + events.arrays["duration"].astype(np.int64)
-        order = np.lexsort((-ends, starts, track_of_slice))
-        starts = starts[order]
-        ends = ends[order]
+        # Arrays with one element for each slice, in the order in which `lanes_of` needs them.
+        track = track_of_code[events.code]
+        start = events.arrays["start"].astype(np.int64) - origin_of_code[events.code]
+        end = start + events.arrays["duration"].astype(np.int64)
+        order = np.lexsort((-end, start, track))
+        track = track[order]
+        start = start[order]
+        end = end[order]
 
         tids: list[int] = []
-        for track, slices in zip(tracks, _parts(track_of_slice[order], len(tracks)), strict=True):
-            lanes = lanes_of(starts[slices].tolist(), ends[slices].tolist())
-            tids += [self._ids.track(track.process, (event_kind, track.name, lane), track.name) for lane in lanes]
+        for (pid, name), part in zip(tracks, _parts(track, len(tracks)), strict=True):
+            lanes = lanes_of(start[part].tolist(), end[part].tolist())
+            tids += [self._ids.track(pid, (event_kind, name, lane), name) for lane in lanes]
 
         codes = events.code[order].tolist()
-        durations = (ends - starts).tolist()
-        for code, tid, start, duration in zip(codes, tids, starts.tolist(), durations, strict=True):
+        starts = start.tolist()
+        durations = (end - start).tolist()
+        for code, tid, start_ns, duration_ns in zip(codes, tids, starts, durations, strict=True):
             group = groups[code]
-            yield f'{group.head}{tid},"ts":{_microseconds(start)},"dur":{_microseconds(duration)}{group.tail}'
+            times = f'"ts":{_microseconds(start_ns)},"dur":{_microseconds(duration_ns)}'
+            yield f"{group.head}{tid},{times}{group.tail}"
 
     def _groups(self, event_kind: str, events: Events) -> list[_Group]:
         """Return what the slices of each group have in common, by code."""
@@ -231,32 +242,34 @@ def _parts(numbers: Integers, count: int) -> list[slice]:
     >>> _parts(np.array([0, 0, 1]), 3)
     [slice(0, 2, None), slice(2, 3, None), slice(3, 3, None)]
     """
-    edges = np.cumsum([0, *np.bincount(numbers, minlength=count)]).tolist()
+    counts = np.bincount(numbers, minlength=count)
+    edges = np.cumsum([0, *counts]).tolist()
     return [slice(first, last) for first, last in pairwise(edges)]
 
 
 def _origins(traces: Sequence[Trace], events: Mapping[str, Events]) -> list[int]:
     """Return for each trace the time that counts as 0: its first event."""
-    first = [sys.maxsize] * len(traces)
+    origins = [sys.maxsize] * len(traces)
     for recorded in events.values():
+        starts = recorded.arrays["start"]
         for (trace, *_), part in recorded.locations.items():
-            first[trace] = min(first[trace], int(recorded.arrays["start"][part].min()))
-    return first
+            origins[trace] = min(origins[trace], int(starts[part].min()))
+    return origins
 
 
 def _label(event_kind: str, fields: Mapping[str, Any], calls: str) -> _Label:
     """Return how slices of a group with these fields are shown; `calls` is what tracks of calls are named."""
+    name = fields["name"] if "name" in fields else fields["operation"]
     if event_kind == "ranges":
-        return _Label("range", fields["name"], {"domain": fields["domain"]}, f"{_thread(fields)}: ranges")
+        return _Label("range", name, {"domain": fields["domain"]}, f"{_thread(fields)}: ranges")
     if event_kind == "api":
-        return _Label("cuda_api", fields["name"], {"api": fields["api"]}, f"{_thread(fields)}: {calls}")
+        return _Label("cuda_api", name, {"api": fields["api"]}, f"{_thread(fields)}: {calls}")
     stream = "" if fields["stream"] is None else f"stream {fields['stream']}: "
     if event_kind == "memory":
-        arguments = {"host_memory": fields["host_memory"]}
-        return _Label("memory", fields["operation"], arguments, f"{stream}memory operations")
-    class_name = kernel_class(fields["name"])
+        return _Label("memory", name, {"host_memory": fields["host_memory"]}, f"{stream}memory operations")
+    class_name = kernel_class(name)
     category = "collective" if class_name == "communication" else "kernel"
-    return _Label(category, fields["name"], {"class": class_name}, f"{stream}kernels")
+    return _Label(category, name, {"class": class_name}, f"{stream}kernels")
 
 
 def _thread(fields: Mapping[str, Any]) -> str:
