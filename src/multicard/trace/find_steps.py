@@ -24,18 +24,24 @@ from multicard.trace.steps import RECORDED, STEP, is_warm_up, warms_up
 # Classes of kernels that an optimizer does not launch: one of them between two kernels of the optimizer shows that
 # these belong to two updates.
 _MODEL_CLASSES = ("attention", "convolution", "matrix_multiply", "normalization", "pooling")
-_ALIKE = 0.1  # relative difference up to which numbers of kernels count as similar
+# Relative difference up to which numbers of kernels count as similar.
+_ALIKE = 0.1
 
 
 @dataclass(frozen=True)
 class FoundSteps:
-    """What `find_steps` found in the traces of one capture."""
+    """The steps of the traces of one capture, made by `find_steps`.
 
-    source: str | None  # what shows the steps, in words; None where nothing does
-    steps: dict[Owner, Steps]  # steps of each process with kernels; empty where nothing shows them
-    devices: dict[Owner, list[int | None]]  # devices on which each process ran kernels
-    ranges: list[str]  # names of ranges of these processes, the most frequent first
-    notices: tuple[str, ...] = ()  # lines on steps that were found and do not count
+    `source`: what shows the steps, in words; None if nothing does. `steps`: those of each process with kernels; empty
+    if nothing shows them. `devices`: the devices on which each process ran kernels. `ranges`: names of ranges of these
+    processes, the most frequent first. `notices`: lines on steps that were found and do not count.
+    """
+
+    source: str | None
+    steps: dict[Owner, Steps]
+    devices: dict[Owner, list[int | None]]
+    ranges: list[str]
+    notices: tuple[str, ...] = ()
 
 
 def find_steps(traces: Sequence[Trace], stated: str | None = None) -> FoundSteps:
@@ -54,24 +60,25 @@ def find_steps(traces: Sequence[Trace], stated: str | None = None) -> FoundSteps
     else:
         result = _by_rules(events)
 
-    counts = Counter[str]()
+    range_counts = Counter[str]()
     for owner in events.processes:
-        counts.update({name: len(ranges.starts) for name, ranges in events.ranges_of(owner).items()})
+        for name, ranges in events.ranges_of(owner).items():
+            range_counts[name] += len(ranges.starts)
     return FoundSteps(
         source=None if result.answer is None else result.answer.source,
         steps={} if result.answer is None else result.answer.steps,
         devices={owner: kernels.devices for owner, kernels in events.processes.items()},
-        ranges=[name for name, _ in counts.most_common()],
+        ranges=[name for name, _ in range_counts.most_common()],
         notices=result.notices,
     )
 
 
 def with_steps(traces: Sequence[Trace], steps: Mapping[Owner, Steps]) -> list[Trace]:
     """Return copies of the traces with these steps, in the place of ranges named `step`."""
-    steps_of_trace: list[dict[int, Steps]] = [{} for _ in traces]
-    for (number, process), steps_of_process in steps.items():
-        steps_of_trace[number][process] = steps_of_process
-    return [replace(trace, steps=in_trace) for trace, in_trace in zip(traces, steps_of_trace, strict=True)]
+    steps_of_traces: list[dict[int, Steps]] = [{} for _ in traces]
+    for (trace_number, process), steps_of_process in steps.items():
+        steps_of_traces[trace_number][process] = steps_of_process
+    return [replace(trace, steps=steps_of_trace) for trace, steps_of_trace in zip(traces, steps_of_traces, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -110,7 +117,9 @@ def _by_rules(events: _Events) -> _Result:
         answer = rule(events)
         if answer is None:
             continue
-        measured = {owner: _without_warm_up(steps, events.ranges_of(owner)) for owner, steps in answer.steps.items()}
+        measured: dict[Owner, Steps] = {}
+        for owner, steps in answer.steps.items():
+            measured[owner] = _without_warm_up(steps, events.ranges_of(owner))
         if all(len(steps.starts) for steps in measured.values()):
             return _Result(_Answer(answer.source, measured))
         count = max(len(steps.starts) for steps in answer.steps.values())
@@ -131,27 +140,43 @@ def _without_warm_up(steps: Steps, ranges: Mapping[str, Steps]) -> Steps:
         return steps
     times = zip(steps.starts.tolist(), steps.ends.tolist(), strict=True)
     kept = [number for number, (start, end) in enumerate(times) if not warms_up(start, end, warm_up)]
-    return Steps(steps.starts[kept], steps.ends[kept], steps.extent, [steps.threads[number] for number in kept])
+    return Steps(
+        starts=steps.starts[kept],
+        ends=steps.ends[kept],
+        extent=steps.extent,
+        threads=[steps.threads[number] for number in kept],
+    )
 
 
 def _by_name(events: _Events, name: str) -> _Answer | None:
     """Return the ranges of one name as steps, if every process has some."""
-    steps = {owner: events.ranges_of(owner)[name] for owner in events.processes if name in events.ranges_of(owner)}
-    return _Answer(f"the ranges {name!r}", steps) if len(steps) == len(events.processes) else None
+    steps: dict[Owner, Steps] = {}
+    for owner in events.processes:
+        named = events.ranges_of(owner).get(name)
+        if named is None:
+            return None
+        steps[owner] = named
+    return _Answer(f"the ranges {name!r}", steps)
 
 
 def _by_likely_name(events: _Events) -> _Answer | None:
     """Return ranges named as steps are; if their name carries no number, only if they repeat."""
-    names: dict[str, None] = {}  # in order, each once
+    # A dictionary keeps the order in which the names occur, each once.
+    names: dict[str, None] = {}
     for owner in events.processes:
-        names |= dict.fromkeys(name for name in events.ranges_of(owner) if LIKE_STEP.fullmatch(name))
+        for name in events.ranges_of(owner):
+            if LIKE_STEP.fullmatch(name):
+                names[name] = None
     if STEP in names:
         answer = _by_name(events, STEP)
         if answer is not None:
             return _Answer("ranges of steps, such as ProfilerStep#N", answer.steps)
     for name in names:
         answer = _by_name(events, name)
-        if name != STEP and answer is not None and min(len(steps.starts) for steps in answer.steps.values()) > 1:
+        if name == STEP or answer is None:
+            continue
+        least_count = min(len(steps.starts) for steps in answer.steps.values())
+        if least_count > 1:
             return answer
     return None
 
@@ -163,20 +188,22 @@ def _by_annotations(events: _Events) -> _Answer | None:
 
 def _annotated_steps(events: _Events, owner: Owner) -> Steps | None:
     """Return the steps of a process between its updates; None if there are less than two, or optimizers take turns."""
-    updates: list[tuple[int, int | None]] = []  # end and thread
+    ends_and_threads: list[tuple[int, int | None]] = []
     for name, ranges in events.ranges_of(owner).items():
         if OPTIMIZER_STEP.match(name):
-            updates += zip(ranges.ends.tolist(), ranges.threads, strict=True)
-    if len(updates) < 2:
+            ends_and_threads += zip(ranges.ends.tolist(), ranges.threads, strict=True)
+    if len(ends_and_threads) < 2:
         return None
     # Threads may be None, so only the ends can be compared.
-    updates.sort(key=lambda update: update[0])
-    moments = np.array([end for end, _ in updates])
+    ends_and_threads.sort(key=lambda update: update[0])
+    update_ends = np.array([end for end, _ in ends_and_threads])
+    threads = [thread for _, thread in ends_and_threads]
+
     launched = np.sort(events.processes[owner].launched)
-    kernels_between = np.diff(np.searchsorted(launched, moments))
-    if _take_turns(kernels_between):
+    kernels_before = np.searchsorted(launched, update_ends)
+    if _take_turns(kernels_between=np.diff(kernels_before)):
         return None
-    return _between(moments, [thread for _, thread in updates])
+    return _between(update_ends, threads)
 
 
 def _take_turns(kernels_between: Integers) -> bool:
@@ -206,14 +233,18 @@ def _kernel_steps(events: _Events, owner: Owner) -> Steps | None:
     # What is launched at the moment of the last launch of an update belongs to the step that ends.
     moments = updates.last_call + 1
     if (updates.last_call == UNKNOWN).any():
-        if (kernels.call != UNKNOWN).mean() >= RECORDED:
+        recorded_share = (kernels.call != UNKNOWN).mean()
+        if recorded_share >= RECORDED:
             return None
         moments = updates.end
     # Where a step begins with kernels like the optimizer's, those of the last step have no successor.
     for count in (len(moments), len(moments) - 1):
-        # The capture may have begun within the first update.
-        is_regular = count > 2 and _repeat(updates.sizes[1:count], updates.kernels_since_last[: count - 1])
-        if is_regular and (np.diff(moments[:count]) > 0).all():
+        if count <= 2:
+            continue
+        # The capture may have begun within the first update, so its size does not count.
+        is_regular = _repeat(updates.sizes[1:count], updates.kernels_since_last[: count - 1])
+        is_rising = (np.diff(moments[:count]) > 0).all()
+        if is_regular and is_rising:
             return _between(moments[:count], _threads(events.capture, owner, updates.last_call[:count]))
     return None
 
@@ -226,19 +257,21 @@ def _of_updating_device(kernels: ProcessKernels) -> ProcessKernels | None:
     is_update = kernels.kernel_class == CLASSES.index("optimizer")
     if not is_update.any():
         return None
-    is_chosen = kernels.device == np.bincount(kernels.device[is_update]).argmax()
+    updates_of_device = np.bincount(kernels.device[is_update])
+    is_chosen = kernels.device == updates_of_device.argmax()
     is_recorded = is_chosen & (kernels.call != UNKNOWN)
     if is_recorded.any():
-        is_chosen &= np.arange(len(is_chosen)) >= is_recorded.argmax()
+        first_recorded = is_recorded.argmax()
+        is_chosen[:first_recorded] = False
         if not is_update[is_chosen].any():
             return None
     return ProcessKernels(
-        kernels.devices,
-        kernels.device[is_chosen],
-        kernels.kernel_class[is_chosen],
-        kernels.start[is_chosen],
-        kernels.end[is_chosen],
-        kernels.call[is_chosen],
+        devices=kernels.devices,
+        device=kernels.device[is_chosen],
+        kernel_class=kernels.kernel_class[is_chosen],
+        start=kernels.start[is_chosen],
+        end=kernels.end[is_chosen],
+        call=kernels.call[is_chosen],
     )
 
 
@@ -258,11 +291,31 @@ class _Updates:
 
 
 def _updates(kernels: ProcessKernels) -> _Updates:
-    """Return the updates among the kernels of one device, which has some."""
+    """Return the updates among the kernels of one device, which has some.
+
+    Seven kernels are launched at 0 to 6, and each ends 10 later. Those of the optimizer are in two groups with a matrix
+    product between them, the first of 2 and the second of 3. The last one of all comes 5 kernels after the last one of
+    the first group:
+
+    >>> names = ["optimizer", "optimizer", "matrix_multiply", "other", "optimizer", "optimizer", "optimizer"]
+    >>> call = np.arange(7)
+    >>> kernels = ProcessKernels(
+    ...     devices=[0],
+    ...     device=np.zeros(7, int),
+    ...     kernel_class=np.array([CLASSES.index(name) for name in names]),
+    ...     start=call + 5,
+    ...     end=call + 10,
+    ...     call=call,
+    ... )
+    >>> updates = _updates(kernels)
+    >>> updates.sizes.tolist(), updates.last_call.tolist(), updates.end.tolist(), updates.kernels_since_last.tolist()
+    ([2, 3], [1, 6], [11, 16], [5])
+    """
     model_classes = [CLASSES.index(name) for name in _MODEL_CLASSES]
+    is_of_model = np.isin(kernels.kernel_class, model_classes)
     positions = np.flatnonzero(kernels.kernel_class == CLASSES.index("optimizer"))
     # All kernels of an update come after equally many kernels of the model.
-    model_kernels_before = np.cumsum(np.isin(kernels.kernel_class, model_classes))[positions]
+    model_kernels_before = np.cumsum(is_of_model)[positions]
     is_first = np.append(True, model_kernels_before[1:] != model_kernels_before[:-1])
     firsts = np.flatnonzero(is_first)
     last_positions = np.maximum.reduceat(positions, firsts)
@@ -280,8 +333,13 @@ def _repeat(sizes: Integers, totals: Integers) -> bool:
     >>> _repeat(np.array([4, 4, 4]), np.array([100, 95, 101])), _repeat(np.array([4, 4]), np.array([100, 50]))
     (True, False)
     """
-    is_similar = np.abs(np.diff(totals)) <= _ALIKE * np.maximum(totals[1:], totals[:-1])
-    return len(sizes) > 1 and bool((sizes == sizes[0]).all() and is_similar.all())
+    if len(sizes) < 2:
+        return False
+    differences = np.abs(np.diff(totals))
+    larger = np.maximum(totals[1:], totals[:-1])
+    are_similar = (differences <= _ALIKE * larger).all()
+    are_equal = (sizes == sizes[0]).all()
+    return bool(are_equal and are_similar)
 
 
 def _threads(capture: CapturedEvents, owner: Owner, call_starts: Integers) -> list[int | None]:
@@ -293,8 +351,9 @@ def _threads(capture: CapturedEvents, owner: Owner, call_starts: Integers) -> li
     code = capture.api.code[part]
     thread_of_code = capture.api.group_field("thread")
     calls = np.flatnonzero(np.isin(start, call_starts))
-    pairs = zip(start[calls].tolist(), code[calls].tolist(), strict=True)
-    thread_of_start = {moment: thread_of_code[code_of_call] for moment, code_of_call in pairs}
+    thread_of_start: dict[int, int | None] = {}
+    for moment, code_of_call in zip(start[calls].tolist(), code[calls].tolist(), strict=True):
+        thread_of_start[moment] = thread_of_code[code_of_call]
     return [thread_of_start.get(moment) for moment in call_starts.tolist()]
 
 
@@ -311,4 +370,4 @@ def _of_all(source: str, events: _Events, rule: Callable[[_Events, Owner], Steps
 
 def _between(moments: Integers, threads: Sequence[int | None]) -> Steps:
     """Return the steps from each moment to the next, with the threads that end them."""
-    return Steps(moments[:-1], moments[1:], threads=threads[1:])
+    return Steps(starts=moments[:-1], ends=moments[1:], threads=threads[1:])
