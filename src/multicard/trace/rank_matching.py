@@ -16,7 +16,7 @@ from multicard.trace.collect import Events, Location
 from multicard.trace.model import MISSING, Integers, Trace
 from multicard.trace.process_groups import RankTimes, Unclear, groups_of
 
-# From what it is inferred which rank joined last: from times on one clock, or from how long the calls lasted.
+# Which rank joined last is inferred from times on one clock, or from how long the calls lasted.
 CLOCK, DURATION = "clock", "duration"
 
 # Collectives that no rank can leave before all have joined, and that all leave together. Of a broadcast the root may
@@ -39,10 +39,19 @@ class MatchedCalls:
 
     `events`, `starts` and `ends` have a row per rank of `ranks` and a column per call: the positions among the events,
     and the times in nanoseconds on the clock of each rank. `by`: `CLOCK` if that is one clock, else `DURATION`.
+    `group`: the communicator, or the ranks if several groups were found by times; None for the only group.
+
+    Rank 0 joins at 0 and rank 1 at 30, both end at 40: rank 0 waited 30 ns, and the transfer took 10.
+
+    >>> ranks = [(0, 4242, 0), (0, 4243, 1)]
+    >>> starts, ends = np.array([[0], [30]]), np.array([[40], [40]])
+    >>> matched = MatchedCalls("all_reduce", None, ranks, np.array([[5], [8]]), starts, ends, by=CLOCK)
+    >>> matched.waits.tolist(), matched.transfers.tolist()
+    ([[30], [0]], [[10], [10]])
     """
 
     collective: str
-    group: str | None  # the communicator, or the ranks if several groups were found by times; None for the only group
+    group: str | None
     ranks: list[Location]
     events: Integers
     starts: Integers
@@ -56,14 +65,16 @@ class MatchedCalls:
         Without a common clock this is what its call lasted longer than the shortest one, since all end together.
         """
         if self.by == CLOCK:
-            return self.starts.max(axis=0) - self.starts
+            last_joined = self.starts.max(axis=0)
+            return last_joined - self.starts
         durations = self.ends - self.starts
         return durations - durations.min(axis=0)
 
     @cached_property
     def transfers(self) -> Integers:
-        """Nanoseconds that each call took on each rank after all had joined."""
-        return np.maximum(self.ends - self.starts - self.waits, 0)
+        """Nanoseconds that each call (column) took on each rank (row) after all had joined."""
+        durations = self.ends - self.starts
+        return np.maximum(durations - self.waits, 0)
 
 
 class Matching(NamedTuple):
@@ -118,19 +129,21 @@ def _pools(events: Events) -> dict[_Pool, list[_Member]]:
     codes_of_pool: dict[_Pool, dict[tuple[Any, ...], list[int]]] = {}
     described = events.group_fields("process", "device", "stream", "collective", "communicator")
     for code, (trace, process, device, stream, collective, communicator) in enumerate(described):
-        if collective is not None and collective not in POINT_TO_POINT:
-            member = (trace, process, device, stream if communicator is None else None)
-            codes_of_member = codes_of_pool.setdefault(_Pool(collective, communicator), {})
-            codes_of_member.setdefault(member, []).append(code)
+        if collective is None or collective in POINT_TO_POINT:
+            continue
+        member = (trace, process, device, stream if communicator is None else None)
+        codes_of_member = codes_of_pool.setdefault(_Pool(collective, communicator), {})
+        codes_of_member.setdefault(member, []).append(code)
 
     pools: dict[_Pool, list[_Member]] = {}
     for pool in sorted(codes_of_pool, key=str):
         codes_of_member = codes_of_pool[pool]
-        pools[pool] = []
+        members: list[_Member] = []
         for member in sorted(codes_of_member, key=str):
             rank = member[:3]
             calls = events.of_groups(codes_of_member[member], events.positions(rank))
-            pools[pool].append(_Member(rank, events.in_time_order(calls)))
+            members.append(_Member(rank, events.in_time_order(calls)))
+        pools[pool] = members
     return pools
 
 
@@ -160,7 +173,10 @@ class _Matcher:
 
     def _is_reused(self, communicator: str, members: list[_Member]) -> bool:
         """Return True if a name stands for several process groups, as more ranks use it than one group has."""
-        sizes = {ranks for _, ranks, name in self._events.group_fields("ranks", "communicator") if name == communicator}
+        sizes = set()
+        for _, rank_count, name in self._events.group_fields("ranks", "communicator"):
+            if name == communicator:
+                sizes.add(rank_count)
         return None not in sizes and len(members) > max(sizes)
 
     def _match_by_communicator(self, pool: _Pool, members: list[_Member]) -> None:
@@ -178,15 +194,19 @@ class _Matcher:
         matched_before = len(self.matched)
         grouping = self._grouping(collective, members)
         for group in grouping.groups:
-            if len(group) > 1 and len({member.rank for member in group}) == len(group):
+            # Two streams of one rank cannot both take part in its collective.
+            ranks_differ = len({member.rank for member in group}) == len(group)
+            if len(group) > 1 and ranks_differ:
                 name = self._name(group) if len(grouping.groups) > 1 else None
                 self._add(collective, name, group)
         has_matched = len(self.matched) > matched_before
         if has_matched or report_failure:
             self.unmatched += grouping.reasons
         if has_matched:
-            alone = [self._name(group) for group in grouping.groups if len(group) == 1]
-            self.unmatched += [f"no rank ends its calls of {collective} together with {name}" for name in alone]
+            for group in grouping.groups:
+                if len(group) == 1:
+                    name = self._name(group)
+                    self.unmatched.append(f"no rank ends its calls of {collective} together with {name}")
         return has_matched
 
     def _grouping(self, collective: str, members: list[_Member]) -> _Grouping:
@@ -198,10 +218,10 @@ class _Matcher:
         reasons: list[str] = []
         if len(members_by_count) > 1:
             reasons.append(f"the ranks show different numbers of {collective}")
-        for count in sorted(members_by_count):
-            equal = self._grouping_of_equals(collective, members_by_count[count])
-            groups += equal.groups
-            reasons += equal.reasons
+        for _, members_with_count in sorted(members_by_count.items()):
+            grouping = self._grouping_of_equals(collective, members_with_count)
+            groups += grouping.groups
+            reasons += grouping.reasons
         return _Grouping(groups, reasons)
 
     def _grouping_of_equals(self, collective: str, members: list[_Member]) -> _Grouping:
@@ -210,7 +230,10 @@ class _Matcher:
             return _Grouping([members], [])
         if collective not in SYMMETRIC:
             return _Grouping(self._complete_groups(members), [])
-        times = [RankTimes(*self._times(member.events), self._clock(member.rank)) for member in members]
+        times: list[RankTimes] = []
+        for member in members:
+            starts, ends = self._times(member.events)
+            times.append(RankTimes(starts, ends, self._clock(member.rank)))
         reason = f"no rank ends its calls of {collective} together with another one"
         try:
             groups = groups_of(times)
@@ -220,9 +243,9 @@ class _Matcher:
             reason = f"{collective}: {unclear}"
         has_one_clock = len({rank.clock for rank in times}) == 1
         if has_one_clock:
-            starts = np.array([rank.starts for rank in times])
-            ends = np.array([rank.ends for rank in times])
-            if not _overlap(starts, ends):
+            starts_of_ranks = np.array([rank.starts for rank in times])
+            ends_of_ranks = np.array([rank.ends for rank in times])
+            if not _overlap(starts_of_ranks, ends_of_ranks):
                 reason = _NO_OVERLAP.format(collective)
             elif self._on_host:
                 return _Grouping([members], [])
@@ -250,14 +273,15 @@ class _Matcher:
         ranks = [member.rank for member in members]
         events = np.array([member.events for member in members])
         starts, ends = self._times(events)
+        is_symmetric = collective in SYMMETRIC
         has_one_clock = len({self._clock(rank) for rank in ranks}) == 1
+        has_one_trace = len({trace for trace, *_ in ranks}) == 1
         clocks_agree = has_one_clock and self._clocks_agree(collective, ranks, starts, ends)
         if not clocks_agree:
-            has_one_trace = len({trace for trace, *_ in ranks}) == 1
-            if has_one_clock and (collective not in SYMMETRIC or (has_one_trace and not is_certain)):
+            if has_one_clock and (not is_symmetric or (has_one_trace and not is_certain)):
                 self.unmatched.append(_NO_OVERLAP.format(collective))
                 return
-            if collective not in SYMMETRIC:
+            if not is_symmetric:
                 self.unmatched.append(
                     f"calls of {collective} need a common clock of the ranks: they do not all end together"
                 )
@@ -268,7 +292,7 @@ class _Matcher:
                 )
         by = CLOCK if clocks_agree else DURATION
         self.matched.append(MatchedCalls(collective, group, ranks, events, starts, ends, by))
-        if collective in SYMMETRIC:
+        if is_symmetric:
             self._groups[tuple(ranks)] = None
 
     def _clocks_agree(self, collective: str, ranks: list[Location], starts: Integers, ends: Integers) -> bool:
@@ -277,9 +301,11 @@ class _Matcher:
             return False
         if self._on_host or collective not in SYMMETRIC or len({trace for trace, *_ in ranks}) == 1:
             return True
-        transfer = float(np.median((ends - starts).min(axis=0)))
-        apart = float(np.median(ends.max(axis=0) - ends.min(axis=0)))
-        return apart <= max(LEAST_APART_NS, ENDS_APART * transfer)
+        # For each call the shortest duration, in which all ranks are there, and how far apart the ranks end.
+        transfers = (ends - starts).min(axis=0)
+        ends_apart = ends.max(axis=0) - ends.min(axis=0)
+        most_apart = max(LEAST_APART_NS, ENDS_APART * float(np.median(transfers)))
+        return float(np.median(ends_apart)) <= most_apart
 
     def _times(self, events: Integers) -> tuple[Integers, Integers]:
         """Return the starts and ends of events."""
@@ -307,12 +333,16 @@ class _Matcher:
 def _overlap(starts: Integers, ends: Integers) -> bool:
     """Return True if nearly all calls have begun on all ranks before they end on any.
 
-    `starts`, `ends`: a row per rank and a column per call.
+    `starts`, `ends`: a row per rank and a column per call. The last rank begins the first call at 4, before the first
+    rank ends it at 5, and the second call at 12, before 15:
 
     >>> _overlap(np.array([[0, 10], [4, 12]]), np.array([[5, 15], [5, 15]]))
     True
     """
-    return bool((starts.max(axis=0) < ends.min(axis=0)).mean() >= MATCHED)
+    last_begin = starts.max(axis=0)
+    first_end = ends.min(axis=0)
+    overlapping_share = (last_begin < first_end).mean()
+    return bool(overlapping_share >= MATCHED)
 
 
 def _by_rank(events: Events, members: list[_Member]) -> list[_Member]:
@@ -327,16 +357,24 @@ def _in_all(members: list[_Member], sequences: list[Integers]) -> list[_Member]:
     """Return members with only the calls whose sequence numbers all members have, in the order of these.
 
     Several calls with one number, such as those of a group, are distinguished by their order.
+
+    Both members have the calls 2 and 3. These are the events 12 and 11 of the first, and 20 and 21 of the second:
+
+    >>> members = [_Member((0, 1, 0), np.array([10, 11, 12])), _Member((0, 2, 0), np.array([20, 21]))]
+    >>> sequences = [np.array([1, 3, 2]), np.array([2, 3])]
+    >>> [member.events.tolist() for member in _in_all(members, sequences)]
+    [[12, 11], [20, 21]]
     """
-    keys = [_numbered(numbers) for numbers in sequences]
-    shared_keys = keys[0]
-    for other_keys in keys[1:]:
-        shared_keys = np.intersect1d(shared_keys, other_keys)
-    in_all = []
-    for member, member_keys in zip(members, keys, strict=True):
-        order = np.argsort(member_keys)
-        positions = np.searchsorted(member_keys.take(order), shared_keys)
-        in_all.append(_Member(member.rank, member.events.take(order.take(positions))))
+    keys_of_members = [_numbered(numbers) for numbers in sequences]
+    shared_keys = keys_of_members[0]
+    for keys in keys_of_members[1:]:
+        shared_keys = np.intersect1d(shared_keys, keys)
+    in_all: list[_Member] = []
+    for member, keys in zip(members, keys_of_members, strict=True):
+        order = np.argsort(keys)
+        positions = np.searchsorted(keys.take(order), shared_keys)
+        shared_events = member.events.take(order.take(positions))
+        in_all.append(_Member(member.rank, shared_events))
     return in_all
 
 
