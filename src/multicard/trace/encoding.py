@@ -34,11 +34,11 @@ class _Codes(NamedTuple):
 def refuse_absurd(numbers: Mapping[str, Integers]) -> None:
     """Raise `ValueError` at times of more than `MOST_NS` nanoseconds, whose sums and differences would overflow."""
     for name in numbers.keys() & {"start", "end"}:
-        low = int(numbers[name].min(initial=0))
-        high = int(numbers[name].max(initial=0))
-        if low < -MOST_NS or high > MOST_NS:
-            absurd = low if low < -MOST_NS else high
-            raise ValueError(f"found a time of {absurd / 1e9:.3g} s, expected at most {MOST_NS / 1e9:.3g} s")
+        earliest = int(numbers[name].min(initial=0))
+        latest = int(numbers[name].max(initial=0))
+        for time in (earliest, latest):
+            if abs(time) > MOST_NS:
+                raise ValueError(f"found a time of {time / 1e9:.3g} s, expected at most {MOST_NS / 1e9:.3g} s")
 
 
 def encode(columns: Sequence[Integers]) -> tuple[Integers, list[tuple[Any, ...]]]:
@@ -52,14 +52,23 @@ def encode(columns: Sequence[Integers]) -> tuple[Integers, list[tuple[Any, ...]]
     ([0, 1, 0], [(7, 1), (8, None)])
     """
     codes, first_rows = _in_order_of_rows(_combined(columns))
-    distinct = [column[first_rows].astype(object) for column in columns]
-    for values in distinct:
+    distinct: list[list[Any]] = []
+    for column in columns:
+        values = column[first_rows].astype(object)
         values[values == EMPTY] = None
-    return codes, list(zip(*(values.tolist() for values in distinct), strict=True))
+        distinct.append(values.tolist())
+    return codes, list(zip(*distinct, strict=True))
 
 
 def _combined(columns: Sequence[Integers]) -> _Codes:
-    """Return one number for each row of all columns: the columns are its digits, as in a number of mixed base."""
+    """Return one number for each row of all columns: the columns are its digits, as in a number of mixed base.
+
+    The second column takes 2 values, so the first one, less its least value, counts in twos:
+
+    >>> combined = _combined([np.array([7, 8, 9]), np.array([0, 1, 0])])
+    >>> combined.numbers.tolist(), combined.bound
+    ([0, 3, 4], 6)
+    """
     combined = np.zeros(len(columns[0]), np.int64)
     bound = 1
     for column in columns:
@@ -67,8 +76,9 @@ def _combined(columns: Sequence[Integers]) -> _Codes:
         if bound * digit.bound >= WIDEST_CODE:
             # Many varied columns: the distinct rows of each half are numbered first, which takes fewer numbers.
             middle = len(columns) // 2
-            halves = (columns[:middle], columns[middle:])
-            return _combined([_in_order_of_rows(_combined(half))[0] for half in halves])
+            first_half, _ = _in_order_of_rows(_combined(columns[:middle]))
+            second_half, _ = _in_order_of_rows(_combined(columns[middle:]))
+            return _combined([first_half, second_half])
         if digit.bound > 1:
             combined *= digit.bound
             combined += digit.numbers
@@ -77,12 +87,20 @@ def _combined(columns: Sequence[Integers]) -> _Codes:
 
 
 def _in_order_of_rows(codes: _Codes) -> tuple[Integers, Integers]:
-    """Return codes that count up in the order of the first row of each, without gaps, and these first rows."""
+    """Return codes that count up in the order of the first row of each, without gaps, and these first rows.
+
+    Rows 0 and 2 are the first with the numbers 5 and 3, which become 0 and 1:
+
+    >>> codes, first_rows = _in_order_of_rows(_Codes(np.array([5, 5, 3, 5]), bound=6))
+    >>> codes.tolist(), first_rows.tolist()
+    ([0, 0, 1, 0], [0, 2])
+    """
     is_dense = codes.bound <= DENSE_CODES
     numbers, bound = codes if is_dense else _hashed(codes.numbers)
     # The last of several assignments to one element stays, so the rows are assigned backwards.
+    rows_backwards = np.arange(len(numbers))[::-1]
     first_row = np.full(bound, -1)
-    first_row[numbers[::-1]] = np.arange(len(numbers))[::-1]
+    first_row[numbers[::-1]] = rows_backwards
     used = np.flatnonzero(first_row >= 0)
     if is_dense:
         used = used[np.argsort(first_row[used])]
@@ -104,15 +122,19 @@ def _column_codes(column: Integers) -> _Codes:
 
 def _hashed(values: Integers) -> _Codes:
     """Return codes for values in the order of their first rows, without gaps."""
-    sample = values[:: len(values) // SAMPLED_VALUES + 1]
-    if len(set(sample.tolist())) <= FEW_VALUES:
+    step = len(values) // SAMPLED_VALUES + 1
+    sampled_values = set(values[::step].tolist())
+    if len(sampled_values) <= FEW_VALUES:
         codes = _compared(values)
         if codes is not None:
             return codes
     values = np.ascontiguousarray(values, np.int64)
-    encoded = pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values)]).dictionary_encode()
+    no_nulls = None
+    encoded = pa.Array.from_buffers(pa.int64(), len(values), [no_nulls, pa.py_buffer(values)]).dictionary_encode()
     # The indices are taken from Arrow's memory: its `to_numpy` would first import pandas, which takes a while.
-    return _Codes(np.frombuffer(encoded.indices.buffers()[1], np.int32, len(values)), len(encoded.dictionary))
+    _, index_buffer = encoded.indices.buffers()
+    indices = np.frombuffer(index_buffer, np.int32, len(values))
+    return _Codes(indices, bound=len(encoded.dictionary))
 
 
 def _compared(values: Integers) -> _Codes | None:
