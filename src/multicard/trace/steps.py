@@ -19,8 +19,8 @@ STEP = "step"
 # Part of a device's activity whose launching calls must be recorded for its own steps to be computed from them.
 RECORDED = 0.9
 
-# A range may seem to begin this much before the one that it touches ends: times since 1970 in microseconds are rounded
-# to a quarter of one.
+# A range may seem to begin this much before the one that it touches ends: floats of microseconds since 1970 are
+# multiples of a quarter.
 ROUNDING_NS = 1000
 
 # Ranges around the first steps of a program, or around each of them, which it does not measure itself.
@@ -31,9 +31,8 @@ _WARM_UP = re.compile(
 
 Window = tuple[int, int]
 ALWAYS: Window = (-(1 << 62), 1 << 62)
-# In place of the unrecorded call of what was launched before the first step.
+# Stands for the unrecorded call of what was launched before the first step.
 LONG_AGO = ALWAYS[0]
-_NEVER = np.iinfo(np.int64).max
 
 
 def mark_of(name: str) -> str | None:
@@ -75,6 +74,14 @@ def launched_before(first_step: Window, call: Integers, start: Integers, stream:
 
     `first_step`: its start and end on the host. `call`, `start`, `stream`: of each activity when its launching call
     began, or `UNKNOWN`; when it began itself; and the number of its stream, counted from 0.
+
+    The first step lasts from 10 to 20. On a stream that lags, work begins at 5, 15 and 30, and the first call that was
+    recorded, at 12, is that of the work at 40. So the work at 5 and all before 40 is older than the steps:
+
+    >>> call = np.array([UNKNOWN, UNKNOWN, UNKNOWN, 12])
+    >>> start = np.array([5, 15, 30, 40])
+    >>> launched_before((10, 20), call, start, stream=np.array([0, 0, 0, 0])).tolist()
+    [True, True, True, False]
     """
     step_start, step_end = first_step
     is_unknown = call == UNKNOWN
@@ -84,15 +91,22 @@ def launched_before(first_step: Window, call: Integers, start: Integers, stream:
     first_call = call.min()
     if first_call >= step_end:
         return is_early
+
+    # For each stream the start of its first activity whose call was recorded. A stream without any such activity is
+    # compared with the first one of the device.
     recorded_starts = start[~is_unknown]
-    first_recorded = np.full(int(stream.max()) + 1, _NEVER)  # by stream
+    stream_count = int(stream.max()) + 1
+    never = np.iinfo(np.int64).max
+    first_recorded = np.full(stream_count, never)
     np.minimum.at(first_recorded, stream[~is_unknown], recorded_starts)
-    # A stream without any recorded call is compared with the first activity of the device that has one.
-    first_recorded[first_recorded == _NEVER] = recorded_starts.min()
+    first_recorded[first_recorded == never] = recorded_starts.min()
+
     is_before_recorded = is_unknown & (start < first_recorded[stream])
-    lags = np.zeros(len(first_recorded), bool)  # by stream: it had such work to do
-    lags[stream[is_before_recorded & (start >= first_call)]] = True
-    return is_early | (is_before_recorded & lags[stream])
+    # A stream lags if it still had such work to do when calls were recorded.
+    shows_lag = is_before_recorded & (start >= first_call)
+    stream_lags = np.zeros(stream_count, bool)
+    stream_lags[stream[shows_lag]] = True
+    return is_early | (is_before_recorded & stream_lags[stream])
 
 
 def steps_on_device(steps: Steps, call: Integers, end: Integers) -> Steps:
@@ -115,19 +129,22 @@ def steps_on_device(steps: Steps, call: Integers, end: Integers) -> Steps:
     ([0], [25], 'device')
     """
     is_recorded = call != UNKNOWN
-    in_capture = call != LONG_AGO
-    if not in_capture.any() or is_recorded[in_capture].mean() < RECORDED:
+    is_in_capture = call != LONG_AGO
+    if not is_in_capture.any() or is_recorded[is_in_capture].mean() < RECORDED:
         return steps
     if not is_recorded.all():
-        call, end = call[is_recorded], end[is_recorded]
+        call = call[is_recorded]
+        end = end[is_recorded]
+    # Start and end of the first step, start and end of the second, and so on: in the example 0, 10.
     host_moments = np.column_stack((steps.starts, steps.ends)).ravel()
-    # Each launch belongs before the first of the host's moments that was yet to come.
+    # How many of the host's moments had passed at each launch: at 5 it was 1, so that the work counts to the moment 10.
     moments_passed = np.searchsorted(host_moments, call, side="right")
     latest_end = np.full(len(host_moments) + 1, LONG_AGO)
     np.maximum.at(latest_end, moments_passed, end)
+    # What was launched after the host's last moment delays none of them.
     done_by_device = np.maximum.accumulate(latest_end[:-1])
-    moments = np.maximum(host_moments, done_by_device)
-    return Steps(moments[::2], moments[1::2], DEVICE)
+    device_moments = np.maximum(host_moments, done_by_device)
+    return Steps(starts=device_moments[::2], ends=device_moments[1::2], extent=DEVICE)
 
 
 class _Mark(NamedTuple):
@@ -149,13 +166,18 @@ class Marks:
     """Steps and phases that the processes of a capture marked by ranges."""
 
     def __init__(self, ranges: Events | None, traces: Sequence[Trace] = ()) -> None:
-        """Take the ranges, with process, name, thread, start and duration; steps of `traces` take their place."""
+        """Take the ranges, with process, name, thread, start and duration.
+
+        Steps that were found in `traces` count instead of those that ranges mark.
+        """
         self._ranges = ranges
-        self._by_range = all(trace.steps is None for trace in traces)
         self._stated: dict[Owner, Steps] = {}
-        for number, trace in enumerate(traces):
-            for process, steps in (trace.steps or {}).items():
-                self._stated[number, process] = steps
+        self._by_range = True
+        for trace_number, trace in enumerate(traces):
+            if trace.steps is not None:
+                self._by_range = False
+                for process, steps in trace.steps.items():
+                    self._stated[trace_number, process] = steps
 
     @cached_property
     def rows(self) -> list[dict[str, Any]]:
@@ -164,21 +186,22 @@ class Marks:
         A phase belongs to the step that holds its start. A step inside another is a range of that step's, no step.
         """
         rows: list[dict[str, Any]] = []
-        marks = self._stated_steps() + self._marked_by_ranges()
-        for _, marks_of_process in groupby(sorted(marks, key=lambda mark: mark.order), key=lambda mark: mark.owner):
+        marks = sorted(self._stated_steps() + self._marked_by_ranges(), key=lambda mark: mark.order)
+        for _, marks_of_process in groupby(marks, key=lambda mark: mark.owner):
             rows += _numbered(marks_of_process)
         return rows
 
     @cached_property
     def steps(self) -> dict[Owner, Steps]:
         """Steps of the host, by trace and process."""
-        times: dict[Owner, list[Window]] = {}
+        windows_of_owner: dict[Owner, list[Window]] = {}
         for row in self.rows:
             if row["phase"] == STEP:
                 owner = (row["trace"], row["process"])
-                times.setdefault(owner, []).append((row["start"], row["start"] + row["duration"]))
+                window = (row["start"], row["start"] + row["duration"])
+                windows_of_owner.setdefault(owner, []).append(window)
         steps: dict[Owner, Steps] = {}
-        for owner, windows in times.items():
+        for owner, windows in windows_of_owner.items():
             starts, ends = np.array(windows, np.int64).T
             steps[owner] = Steps(starts, ends, HOST)
         return steps
@@ -191,15 +214,16 @@ class Marks:
     def window(self, trace: int, process: int | None) -> Window:
         """Return the time from the first step's start to the last one's end.
 
-        It is that of the process, without steps that of all processes of its trace, without any `ALWAYS`.
+        It is that of the process; if the process has no steps, that of all processes of its trace; if these have none,
+        `ALWAYS`.
         """
-        steps = None if process is None else self.steps.get((trace, process))
-        if steps is not None:
-            return steps.window
-        windows = [of_process.window for (other, _), of_process in self.steps.items() if other == trace]
+        if process is not None and (trace, process) in self.steps:
+            return self.steps[trace, process].window
+        windows = [steps.window for (trace_of_steps, _), steps in self.steps.items() if trace_of_steps == trace]
         if not windows:
             return ALWAYS
-        return min(first for first, _ in windows), max(last for _, last in windows)
+        firsts, lasts = zip(*windows, strict=True)
+        return min(firsts), max(lasts)
 
     def _stated_steps(self) -> list[_Mark]:
         """Return the steps that were found in the traces."""
@@ -216,40 +240,65 @@ class Marks:
         groups = self._ranges.group_fields("process", "name", "thread")
         phases = [mark_of(name) for _, _, name, _ in groups]
         is_mark = [phase in PHASES or (phase == STEP and self._by_range) for phase in phases]
-        warm_up: dict[Owner, list[Window]] = {}
-        for code, start, end in _times(self._ranges, [is_warm_up(name) for _, _, name, _ in groups]):
-            trace, process, _, _ = groups[code]
-            warm_up.setdefault((trace, process), []).append((start, end))
+        warm_up = self._warm_up_windows()
         marks: list[_Mark] = []
         for code, start, end in _times(self._ranges, is_mark):
             trace, process, _, thread = groups[code]
+            owner = (trace, process)
             phase = phases[code]
             assert phase is not None
-            if phase == STEP and warms_up(start, end, warm_up.get((trace, process), ())):
+            if phase == STEP and warms_up(start, end, warm_up.get(owner, ())):
                 continue
-            marks.append(_Mark((trace, process), start, end, phase, thread))
+            marks.append(_Mark(owner, start, end, phase, thread))
         return marks
+
+    def _warm_up_windows(self) -> dict[Owner, list[Window]]:
+        """Return the ranges of each process that are around steps that warm up."""
+        windows: dict[Owner, list[Window]] = {}
+        if self._ranges is None:
+            return windows
+        groups = self._ranges.group_fields("process", "name")
+        is_around = [is_warm_up(name) for _, _, name in groups]
+        for code, start, end in _times(self._ranges, is_around):
+            trace, process, _ = groups[code]
+            windows.setdefault((trace, process), []).append((start, end))
+        return windows
 
 
 def _numbered(marks: Iterable[_Mark]) -> Iterator[dict[str, Any]]:
-    """Yield the rows of the marks of one process, given in their order, without steps inside other steps."""
+    """Yield the rows of the marks of one process, given in their order, without steps inside other steps.
+
+    The second step lies inside the first, so it is none, and the phase at 12 is outside every step:
+
+    >>> owner = (0, 4242)
+    >>> marks = [
+    ...     _Mark(owner, 0, 10_000, "step", 1),
+    ...     _Mark(owner, 2_000, 8_000, "step", 1),
+    ...     _Mark(owner, 3_000, 4_000, "forward", 1),
+    ...     _Mark(owner, 12_000, 13_000, "data", 1),
+    ... ]
+    >>> [(row["phase"], row["step"], row["start"], row["duration"]) for row in _numbered(marks)]
+    [('step', 1, 0, 10000), ('forward', 1, 3000, 1000), ('data', None, 12000, 1000)]
+    """
     step_number = 0
     step_end = LONG_AGO
     for mark in marks:
         start = mark.start
         if mark.phase == STEP:
-            is_next = start + ROUNDING_NS >= step_end and mark.end > step_end
-            if start < step_end and not is_next:
+            # By rounding a step may seem to begin before the one that it follows ends.
+            follows = start + ROUNDING_NS >= step_end and mark.end > step_end
+            if start < step_end and not follows:
                 continue
             start = max(start, step_end)
             step_number += 1
             step_end = mark.end
+        is_in_step = step_number > 0 and start < step_end
         trace, process = mark.owner
         yield {
             "trace": trace,
             "process": process,
             "phase": mark.phase,
-            "step": step_number if step_number and start < step_end else None,
+            "step": step_number if is_in_step else None,
             "start": start,
             "duration": mark.end - start,
             "thread": mark.thread,
