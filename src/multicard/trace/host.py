@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from multicard.trace.api_calls import HostActivity, host_activity
-from multicard.trace.collect import Events, Location
+from multicard.trace.collect import Events, Owner
 from multicard.trace.intervals import (
     ALL_TIME,
     FIRST,
@@ -51,9 +51,11 @@ USUAL_LAUNCH_SAMPLE = 10_000  # number of launching calls whose median is the us
 # disjoint. It is usually that of the inner call, as of a library that is loaded within a launch. Launching calls are by
 # far the most numerous, so they are not listed: they are what remains of all calls.
 _INNERMOST_FIRST = (HostActivity.LOADING_CODE, HostActivity.ALLOCATING, HostActivity.WAITING, HostActivity.OTHER)
-_NOT_COUNTED = -1  # instead of a HostActivity: a call of another process or thread, or one that repeats another
+# Stands for the activity of a call of another process or thread, or of one that repeats another.
+_NOT_COUNTED = -1
 
-IsCounted = Callable[[int | None], bool]  # True for the threads that count
+# Returns True for the threads that count.
+IsCounted = Callable[[int | None], bool]
 
 
 class CallGroup(NamedTuple):
@@ -72,7 +74,7 @@ class Host:
         api: Events,
         ranges: Events | None,
         marks: Marks,
-        owner: Location,
+        owner: Owner,
         loading: Intervals = NOTHING,
         host_calls: Events | None = None,
     ) -> None:
@@ -87,8 +89,10 @@ class Host:
         self._owner = owner
         self._loading = loading
         self._host_calls = host_calls
-        callers = [thread for *process, thread in api.group_fields("process", "thread") if tuple(process) == owner]
-        self._threads = {thread: self._host_thread(_is(thread), FIRST, LAST) for thread in dict.fromkeys(callers)}
+        self._threads: dict[int | None, HostThread] = {}
+        for trace, process, thread in api.group_fields("process", "thread"):
+            if (trace, process) == owner and thread not in self._threads:
+                self._threads[thread] = self._host_thread(_is(thread), FIRST, LAST)
         self._outside: dict[frozenset[int | None], tuple[Intervals, Intervals]] = {}
 
     def thread(self, thread: int | None) -> "HostThread":
@@ -107,11 +111,12 @@ class Host:
         """
         chosen = frozenset(self._threads if threads is None else threads)
         if chosen not in self._outside:
-            calls = [self._threads[thread].calls for thread in chosen if len(self._threads[thread].calls)]
+            calls_of_threads = [self._threads[thread].calls for thread in chosen]
+            calls_of_threads = [calls for calls in calls_of_threads if len(calls)]
             data = NOTHING if self._ranges is None else _named_moments(self._ranges, self._owner, DATA)
-            for calls_of_thread in calls:
-                data = difference(data, calls_of_thread)
-            pauses = _long_pauses(calls, self._ranges, self._marks, self._owner)
+            for calls in calls_of_threads:
+                data = difference(data, calls)
+            pauses = _long_pauses(calls_of_threads, self._ranges, self._marks, self._owner)
             self._outside[chosen] = (data, difference(pauses, data))
         return self._outside[chosen]
 
@@ -124,15 +129,19 @@ class Host:
         """
         if activity is HostActivity.LAUNCHING:
             return self._most_called_launching(is_counted)
-        groups = [(group.function, group.code) for group in self._call_groups(is_counted) if group.activity is activity]
-        codes_of_function = _codes_by_name(groups)
+        codes_of_function: dict[str, list[int]] = {}
+        for group in self._call_groups(is_counted):
+            if group.activity is activity:
+                codes_of_function.setdefault(group.function, []).append(group.code)
         loads_by_launch = activity is HostActivity.LOADING_CODE and len(self._loading) > 0
         if len(codes_of_function) == 1 and not loads_by_launch:
             return next(iter(codes_of_function))
-        moments = {name: _moments(self._api, self._owner, codes) for name, codes in codes_of_function.items()}
+        moments_of_function: dict[str, Intervals] = {}
+        for function, codes in codes_of_function.items():
+            moments_of_function[function] = _moments(self._api, self._owner, codes)
         if loads_by_launch:
-            moments[FIRST_LAUNCH] = self._loading
-        return _longest(moments, gaps)
+            moments_of_function[FIRST_LAUNCH] = self._loading
+        return _longest(moments_of_function, gaps)
 
     def library_function_in(self, is_counted: IsCounted, gaps: Intervals) -> str | None:
         """Return the function of the operating system or of MPI that takes most of some gaps.
@@ -141,16 +150,15 @@ class Host:
         """
         if self._host_calls is None:
             return None
-        calls = enumerate(self._host_calls.group_fields("process", "name", "thread"))
-        groups = [
-            (function, code)
-            for code, (trace, process, function, thread) in calls
-            if (trace, process) == self._owner and is_counted(thread)
-        ]
-        moments = {
-            name: _moments(self._host_calls, self._owner, codes) for name, codes in _codes_by_name(groups).items()
-        }
-        return _longest(moments, gaps, more_than=length(gaps) // 2)
+        codes_of_function: dict[str, list[int]] = {}
+        groups = self._host_calls.group_fields("process", "name", "thread")
+        for code, (trace, process, function, thread) in enumerate(groups):
+            if (trace, process) == self._owner and is_counted(thread):
+                codes_of_function.setdefault(function, []).append(code)
+        moments_of_function: dict[str, Intervals] = {}
+        for function, codes in codes_of_function.items():
+            moments_of_function[function] = _moments(self._host_calls, self._owner, codes)
+        return _longest(moments_of_function, gaps, more_than=length(gaps) // 2)
 
     def _host_thread(self, is_counted: IsCounted, first: int, last: int) -> "HostThread":
         """Return what the threads do that count, by their calls between two moments."""
@@ -163,29 +171,32 @@ class Host:
         activity = activity_of_code.take(self._api.code[part])
         is_chosen = activity != _NOT_COUNTED
         if (first, last) != (FIRST, LAST):
-            is_chosen &= (start < last) & (start.astype(np.int64) + duration > first)
+            ends_after_first = start.astype(np.int64) + duration > first
+            is_chosen &= (start < last) & ends_after_first
         if not is_chosen.all():
             chosen = np.flatnonzero(is_chosen)
-            start, duration, activity = start.take(chosen), duration.take(chosen), activity.take(chosen)
+            start = start.take(chosen)
+            duration = duration.take(chosen)
+            activity = activity.take(chosen)
         start = start.astype(np.int64)
         end = start + duration
         calls = union(start, end)
-
         # Fewer intervals than calls: calls overlap, unless some only touch or take no time.
         may_overlap = len(calls) < len(start)
+
         loading = intersection(self._loading, calls)
         moments: dict[HostActivity, Intervals] = {}
         moments_of_inner = NOTHING
-        for kind_of_call in _INNERMOST_FIRST:
-            chosen = np.flatnonzero(activity == kind_of_call)
+        for call_activity in _INNERMOST_FIRST:
+            chosen = np.flatnonzero(activity == call_activity)
             in_calls = union(start.take(chosen), end.take(chosen))
-            if kind_of_call is HostActivity.LOADING_CODE and len(loading):
+            if call_activity is HostActivity.LOADING_CODE and len(loading):
                 in_calls = together([in_calls, loading])
             if may_overlap or len(loading):
-                moments[kind_of_call] = difference(in_calls, moments_of_inner)
+                moments[call_activity] = difference(in_calls, moments_of_inner)
                 moments_of_inner = together([moments_of_inner, in_calls])
             else:
-                moments[kind_of_call] = in_calls
+                moments[call_activity] = in_calls
         return HostThread(self, is_counted, calls, moments)
 
     def _call_groups(self, is_counted: IsCounted) -> Iterator[CallGroup]:
@@ -197,11 +208,12 @@ class Host:
 
     def _most_called_launching(self, is_counted: IsCounted) -> str | None:
         """Return the launching function that the threads that count call most often."""
-        calls: dict[str, int] = {}
+        calls_of_function: dict[str, int] = {}
         for group in self._call_groups(is_counted):
             if group.activity is HostActivity.LAUNCHING:
-                calls[group.function] = calls.get(group.function, 0) + int(self._calls_of_code[group.code])
-        return max(calls, key=calls.__getitem__, default=None)
+                call_count = int(self._calls_of_code[group.code])
+                calls_of_function[group.function] = calls_of_function.get(group.function, 0) + call_count
+        return max(calls_of_function, key=calls_of_function.__getitem__, default=None)
 
     @cached_property
     def _calls_of_code(self) -> Integers:
@@ -232,14 +244,14 @@ class HostThread:
         return self._host.library_function_in(self._is_counted, gaps)
 
 
-def loading_launches(kernels: Events | None, owner: Location) -> Intervals:
+def loading_launches(kernels: Events | None, owner: Owner) -> Intervals:
     """Return the launching calls of a process in which the code of a kernel was loaded.
 
     These are the first launches of a kernel, by its name, that take far longer than launches usually do.
     """
     if kernels is None:
         return NOTHING
-    parts = [part for location, part in kernels.locations.items() if location[:2] == owner]
+    parts = [kernels.slice_of(location) for location in kernels.locations_of(owner)]
     return together([_loading_launches_of_device(kernels, part) for part in parts])
 
 
@@ -260,9 +272,10 @@ def _loading_launches_of_device(kernels: Events, part: slice) -> Intervals:
     is_repeated[first_launches] = False
     sample = slice(None, None, len(call_length) // USUAL_LAUNCH_SAMPLE + 1)
     repeated_lengths = call_length[sample][is_repeated[sample]]
-    usual = np.median(repeated_lengths) if len(repeated_lengths) else 0
-    outstanding = first_launches[call_length.take(first_launches) >= LOADING_LAUNCH_FACTOR * usual]
-    return union(call.take(outstanding), returned.take(outstanding))
+    usual_length = np.median(repeated_lengths) if len(repeated_lengths) else 0
+    is_outstanding = call_length.take(first_launches) >= LOADING_LAUNCH_FACTOR * usual_length
+    loading_launches = first_launches[is_outstanding]
+    return union(call.take(loading_launches), returned.take(loading_launches))
 
 
 def _first_of_name(kernels: Events, part: slice, call: Integers, candidates: Integers) -> Integers:
@@ -270,17 +283,17 @@ def _first_of_name(kernels: Events, part: slice, call: Integers, candidates: Int
     name_of_code = kernels.group_field("name")
     candidate_codes = kernels.code[part].take(candidates)
     candidate_names = [name_of_code[code] for code in candidate_codes.tolist()]
-    first_call: dict[str, int] = {}
+    first_call_of_name: dict[str, int] = {}
     for name in set(candidate_names):
-        has_name = kernels.mask([other == name for other in name_of_code], part)
-        first_call[name] = int(call[has_name].min())
-    is_first = [
-        first_call[name] == moment for name, moment in zip(candidate_names, call.take(candidates).tolist(), strict=True)
-    ]
+        has_name = kernels.mask((other == name for other in name_of_code), part)
+        first_call_of_name[name] = int(call[has_name].min())
+    is_first: list[bool] = []
+    for name, candidate_call in zip(candidate_names, call.take(candidates).tolist(), strict=True):
+        is_first.append(candidate_call == first_call_of_name[name])
     return candidates[np.array(is_first, bool)]
 
 
-def _long_pauses(calls: list[Intervals], ranges: Events | None, marks: Marks, owner: Location) -> Intervals:
+def _long_pauses(calls: list[Intervals], ranges: Events | None, marks: Marks, owner: Owner) -> Intervals:
     """Return the moments at which a process is in no call for long, so launches nothing.
 
     Pauses between calls of at least `PAUSE_NS` count as far as they lie outside the marked steps; in a process without
@@ -297,7 +310,8 @@ def _long_pauses(calls: list[Intervals], ranges: Events | None, marks: Marks, ow
     starts, ends = pauses.T
     # How long the host paused before the first call and after the last is unknown.
     is_whole = (starts > FIRST) & (ends < LAST)
-    long_pauses = pauses[(ends - starts >= PAUSE_NS) & is_whole]
+    is_long = ends - starts >= PAUSE_NS
+    long_pauses = pauses[is_long & is_whole]
 
     model = NOTHING if ranges is None else _named_moments(ranges, owner, MODEL)
     steps = marks.steps.get(owner)
@@ -307,19 +321,30 @@ def _long_pauses(calls: list[Intervals], ranges: Events | None, marks: Marks, ow
         outside_steps = complement(union(steps.starts, steps.ends))
     counted = intersection(long_pauses, outside_steps)
     doubtful = difference(long_pauses, together([outside_steps, model]))
-    if len(doubtful):
-        busiest = max(calls, key=len)
-        usual = np.median(busiest[1:, 0] - busiest[:-1, 1]) if len(busiest) > 1 else np.inf
-        lengths = long_pauses[:, 1] - long_pauses[:, 0]
-        outstanding = long_pauses[lengths >= PAUSE_FACTOR * usual]
-        counted = together([counted, difference(outstanding, model)])
-    return counted
+    if not len(doubtful):
+        return counted
+
+    busiest = max(calls, key=len)
+    pauses_of_busiest = busiest[1:, 0] - busiest[:-1, 1]
+    usual_pause = np.median(pauses_of_busiest) if len(pauses_of_busiest) else np.inf
+    long_starts, long_ends = long_pauses.T
+    is_outstanding = long_ends - long_starts >= PAUSE_FACTOR * usual_pause
+    outstanding = long_pauses[is_outstanding]
+    return together([counted, difference(outstanding, model)])
 
 
 def _pauses(calls: Intervals) -> Intervals:
-    """Return the pauses of a thread of at least `PAUSE_NS`, and the time before its first call and after its last."""
+    """Return the pauses of a thread of at least `PAUSE_NS`, and the time before its first call and after its last.
+
+    Between the calls from 0 to 1 ms and from 3 to 4 ms there is a pause of 2 ms:
+
+    >>> pauses = _pauses(union([0, 3_000_000], [1_000_000, 4_000_000]))
+    >>> pauses.tolist() == [[FIRST, 0], [1_000_000, 3_000_000], [4_000_000, LAST]]
+    True
+    """
     starts, ends = calls.T
-    before_pause = np.flatnonzero(starts[1:] - ends[:-1] >= PAUSE_NS)
+    pause_lengths = starts[1:] - ends[:-1]
+    before_pause = np.flatnonzero(pause_lengths >= PAUSE_NS)
     pause_starts = np.concatenate(([FIRST], ends[before_pause], ends[-1:]))
     pause_ends = np.concatenate((starts[:1], starts[before_pause + 1], [LAST]))
     return np.stack((pause_starts, pause_ends)).T
@@ -328,31 +353,24 @@ def _pauses(calls: Intervals) -> Intervals:
 def _longest(moments: dict[str, Intervals], gaps: Intervals, more_than: int = 0) -> str | None:
     """Return the name of the set that has most time in some gaps; None if none has more time than `more_than`."""
     longest = None
-    most = more_than
+    longest_ns = more_than
     measured_gaps = Measure(gaps)
     for name, in_calls in moments.items():
-        common = int(CommonMeasure(measured_gaps, in_calls).between([FIRST], [LAST])[0])
-        if common > most:
+        common = CommonMeasure(measured_gaps, in_calls)
+        common_ns = int(common.between([FIRST], [LAST])[0])
+        if common_ns > longest_ns:
             longest = name
-            most = common
+            longest_ns = common_ns
     return longest
 
 
-def _codes_by_name(groups: Iterable[tuple[str, int]]) -> dict[str, list[int]]:
-    """Return the codes of each name."""
-    codes: dict[str, list[int]] = {}
-    for name, code in groups:
-        codes.setdefault(name, []).append(code)
-    return codes
-
-
-def _named_moments(events: Events, owner: Location, pattern: re.Pattern[str]) -> Intervals:
+def _named_moments(events: Events, owner: Owner, pattern: re.Pattern[str]) -> Intervals:
     """Return the moments of the events of a process whose whole name fits a pattern."""
     codes = [code for code, name in enumerate(events.group_field("name")) if pattern.fullmatch(name)]
     return _moments(events, owner, codes)
 
 
-def _moments(events: Events, owner: Location, codes: Collection[int]) -> Intervals:
+def _moments(events: Events, owner: Owner, codes: Collection[int]) -> Intervals:
     """Return the moments of the events of a process that are of some groups."""
     if not len(codes):
         return NOTHING
@@ -360,10 +378,11 @@ def _moments(events: Events, owner: Location, codes: Collection[int]) -> Interva
     start = events.arrays["start"][part]
     duration = events.arrays["duration"][part]
     chosen_codes = set(codes)
-    is_chosen = events.mask([code in chosen_codes for code in range(len(events.groups))], part)
+    is_chosen = events.mask((code in chosen_codes for code in range(len(events.groups))), part)
     if not is_chosen.all():
         chosen = np.flatnonzero(is_chosen)
-        start, duration = start.take(chosen), duration.take(chosen)
+        start = start.take(chosen)
+        duration = duration.take(chosen)
     start = start.astype(np.int64)
     return union(start, start + duration)
 
