@@ -10,7 +10,7 @@ import numpy as np
 from multicard.core.system import in_parallel
 from multicard.trace.api_calls import GRAPH_LAUNCH, KERNEL_LAUNCH
 from multicard.trace.captured_events import CAPTURE, STEPS, CapturedEvents
-from multicard.trace.collect import Events, Location
+from multicard.trace.collect import Events, Location, Owner
 from multicard.trace.device_times import (
     COMMUNICATION,
     COMPUTE,
@@ -29,7 +29,8 @@ from multicard.trace.model import Integers
 from multicard.trace.steps import ALWAYS, HOST, STEP, Steps
 
 Row = dict[str, Any]
-_Thread = tuple[Any, ...]  # trace, process, thread
+# The number of a trace, a process id and a thread id.
+_Thread = tuple[Any, ...]
 
 # Shares that need any of some kinds of events. Without kernels it is unknown when a device was idle. Profilers record
 # copies together with kernels, so without copies the other shares still hold.
@@ -56,15 +57,16 @@ def timeline(capture: CapturedEvents) -> list[Row]:
 
 def gpus_of(capture: CapturedEvents) -> list[tuple[Location, ...]]:
     """Return the locations of each GPU: more than one where processes share it, as far as the trace identifies GPUs."""
-    places_of_gpu: dict[Any, list[Location]] = {}
+    locations_of_gpu: dict[Any, list[Location]] = {}
     for location in capture.locations():
-        if len(location) < 3:  # only durations were read
+        # Without starts of events there are no devices, only the location ().
+        if len(location) < 3:
             continue
         trace, process, device = location
         identity = capture.traces[trace].gpu_identities.get((process, device))
         gpu = location if identity is None else (trace, identity)
-        places_of_gpu.setdefault(gpu, []).append(location)
-    return [tuple(locations) for locations in places_of_gpu.values()]
+        locations_of_gpu.setdefault(gpu, []).append(location)
+    return [tuple(locations) for locations in locations_of_gpu.values()]
 
 
 @dataclass(frozen=True)
@@ -93,31 +95,31 @@ class _Devices:
 
     def rows(self, locations: tuple[Location, ...]) -> list[Row]:
         """Return the rows of a GPU, which is at these locations: that of its window, then one for each step."""
-        location = locations[0]
-        trace, process, device_number = location
+        first_location = locations[0]
+        trace, process, device_number = first_location
         launches = self._launches(locations)
         device = self._device(locations, launches)
-        steps = self._capture.steps.get(location, _NO_STEPS)
-        window = self._window(location, device, steps)
+        steps = self._capture.steps.get(first_location, _NO_STEPS)
+        window = self._window(first_location, device, steps)
+        # The window comes first, then one step after the other.
         starts = np.append(window.first, steps.starts)
         ends = np.append(window.last, steps.ends)
-        activity_of = partial(self._thread_activity, location[:2], self._launching_threads(launches))
+        activity_of = partial(self._thread_activity, first_location[:2], self._launching_threads(launches))
         times = device.between(starts, ends, activity_of)
         shares = self._recorded_shares(trace, times)
         origin = self._origins.get(trace)
 
         rows: list[Row] = []
         for number, start in enumerate(starts.tolist()):
-            row = {"trace": trace, "process": process, "device": device_number, "processes": len(locations)}
+            row: Row = {"trace": trace, "process": process, "device": device_number, "processes": len(locations)}
             if number == 0:
                 row |= {"scope": window.scope, "extent": window.extent, "step": None}
+                row |= {f"{cause}_call": function for cause, function in times.functions.items()}
             else:
                 row |= {"scope": STEP, "extent": steps.extent, "step": number}
             row["start_s"] = None if origin is None else (start - origin) / 1e9
             for share, nanoseconds in shares.items():
                 row[f"{share}_s"] = None if nanoseconds is None else nanoseconds[number] / 1e9
-            if number == 0:
-                row |= {f"{cause}_call": function for cause, function in times.functions.items()}
             rows.append(row)
         return rows
 
@@ -125,9 +127,11 @@ class _Devices:
         """Return all that ran at some locations."""
         start = self._joined(locations, "start")
         end = start + self._joined(locations, "duration")
-        kinds = []
+        kinds: list[Integers] = []
         for location in locations:
-            kinds += [kind_of_code.take(events.code[events.slice_of(location)]) for events, kind_of_code in self._kinds]
+            for events, kind_of_code in self._kinds:
+                code_of_event = events.code[events.slice_of(location)]
+                kinds.append(kind_of_code.take(code_of_event))
         return Device(start, end, np.concatenate(kinds), launches)
 
     def _launches(self, locations: Sequence[Location]) -> Launches | None:
@@ -150,12 +154,12 @@ class _Devices:
         """Return the threads that made some launching calls."""
         if launches is None:
             return []
-        numbers = launches.thread[launches.call != UNKNOWN]
-        used = np.flatnonzero(np.bincount(numbers, minlength=1))
-        return [self._threads[number] for number in used.tolist()]
+        is_recorded = launches.call != UNKNOWN
+        launches_of_thread = np.bincount(launches.thread[is_recorded])
+        return [self._threads[number] for number in np.flatnonzero(launches_of_thread).tolist()]
 
     def _thread_activity(
-        self, first_owner: Location, launching: Sequence[_Thread], number: int, first: int, last: int
+        self, first_owner: Owner, launching: Sequence[_Thread], number: int, first: int, last: int
     ) -> ThreadActivity:
         """Return what a thread does, by its number in the array `thread` of device events.
 
@@ -167,11 +171,13 @@ class _Devices:
             data, elsewhere = host.outside()
             return ThreadActivity(host.any_thread(first, last), data, elsewhere)
         trace, process, thread = self._threads[number]
-        host = self._host((trace, process))
-        data, elsewhere = host.outside([other[2] for other in launching if other[:2] == (trace, process)])
+        owner = (trace, process)
+        host = self._host(owner)
+        launching_of_process = [caller for *caller_owner, caller in launching if tuple(caller_owner) == owner]
+        data, elsewhere = host.outside(launching_of_process)
         return ThreadActivity(host.thread(thread), data, elsewhere)
 
-    def _new_host(self, owner: Location) -> Host:
+    def _new_host(self, owner: Owner) -> Host:
         capture = self._capture
         assert capture.api is not None
         loading = loading_launches(capture.kernels, owner)
@@ -184,21 +190,24 @@ class _Devices:
         marked = self._capture.marks.window(trace, process) if self._capture.scope == STEPS else ALWAYS
         if marked != ALWAYS:
             first, last = step_window or marked
-            return _Window(first, last, STEPS, steps.extent)
-        first, last = device.first, device.last
+            return _Window(first, last, scope=STEPS, extent=steps.extent)
+        first = device.first
+        last = device.last
         if step_window is not None:
-            first = min(first, step_window[0])
-            last = max(last, step_window[1])
-        return _Window(first, last, CAPTURE, None)
+            first_of_steps, last_of_steps = step_window
+            first = min(first, first_of_steps)
+            last = max(last, last_of_steps)
+        return _Window(first, last, scope=CAPTURE, extent=None)
 
     def _recorded_shares(self, trace: int, times: DeviceTimes) -> dict[str, list[int] | None]:
         """Return the nanoseconds of each share, None for those whose events the trace did not record."""
         shares = dict(times.nanoseconds)
-        for needed, dependent_shares in _NEEDED_EVENTS.items():
+        for event_kinds, dependent_shares in _NEEDED_EVENTS.items():
             # If the recorded calls launched no kernels, there were none.
-            if "kernels" in needed and trace in self._without_launches:
+            if "kernels" in event_kinds and trace in self._without_launches:
                 continue
-            if not any(self._capture.traces[trace].has(events) for events in needed):
+            is_recorded = any(self._capture.traces[trace].has(event_kind) for event_kind in event_kinds)
+            if not is_recorded:
                 shares |= dict.fromkeys(dependent_shares)
         return shares
 
@@ -216,18 +225,23 @@ def _traces_without_launches(capture: CapturedEvents) -> set[int]:
     """Return the traces whose calls were recorded and launched neither a kernel nor a graph."""
     if capture.api is None:
         return set()
-    calls = capture.api.group_fields("name")
-    launching = {trace for trace, name in calls if KERNEL_LAUNCH.match(name) or GRAPH_LAUNCH.match(name)}
-    return {trace for trace, _ in calls} - launching
+    with_calls: set[int] = set()
+    with_launches: set[int] = set()
+    for trace, name in capture.api.group_fields("name"):
+        with_calls.add(trace)
+        if KERNEL_LAUNCH.match(name) or GRAPH_LAUNCH.match(name):
+            with_launches.add(trace)
+    return with_calls - with_launches
 
 
-def _kinds_of(name: str, events: Events) -> Integers:
+def _kinds_of(event_kind: str, events: Events) -> Integers:
     """Return the kind of activity of each group of "kernels", "memory" or "graphs"."""
-    groups = events.group_dicts()
-    if name == "kernels":
-        kinds = [COMMUNICATION if group["class"] == "communication" else COMPUTE for group in groups]
-    elif name == "memory":
-        kinds = [MIGRATION if group["operation"].startswith("unified_") else MEMORY for group in groups]
-    else:
-        kinds = [GRAPH] * len(groups)
+    if event_kind == "graphs":
+        return np.full(len(events.groups), GRAPH, np.int8)
+    kinds: list[int] = []
+    for group in events.group_dicts():
+        if event_kind == "kernels":
+            kinds.append(COMMUNICATION if group["class"] == "communication" else COMPUTE)
+        else:
+            kinds.append(MIGRATION if group["operation"].startswith("unified_") else MEMORY)
     return np.array(kinds, np.int8)
