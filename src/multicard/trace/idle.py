@@ -18,19 +18,23 @@ from multicard.trace.intervals import NOTHING, CommonMeasure, Intervals, Measure
 from multicard.trace.launches import UNKNOWN
 from multicard.trace.model import Integers
 
-# Idle while the host is …
-LAUNCHING = "idle_launching"  # in a call that launches
-ALLOCATING = "idle_allocating"  # in a call that allocates, frees or registers memory
-LOADING_CODE = "idle_loading_code"  # in a call that loads code onto the device
-WAITING = "idle_waiting"  # in a synchronization or a blocking copy
-OTHER_CALLS = "idle_other_calls"  # in another call
-BETWEEN_CALLS = "idle_between_calls"  # in no call for a short time, between one call and the next
-DATA_LOADING = "idle_data_loading"  # in no call, while it loads data
-ELSEWHERE = "idle_host_elsewhere"  # in no call for long
-# Idle although the next activity was launched in time:
-IN_GRAPH = "idle_in_graph"  # between two kernels of one replay of a CUDA graph
-QUEUED = "idle_queued"  # for another reason that lies on the device
-UNKNOWN_CAUSE = "idle_unknown"  # the launch was not recorded
+# The host is in a call: one that launches; one that allocates, frees or registers memory; one that loads code onto the
+# device; a synchronization or a blocking copy; another one.
+LAUNCHING = "idle_launching"
+ALLOCATING = "idle_allocating"
+LOADING_CODE = "idle_loading_code"
+WAITING = "idle_waiting"
+OTHER_CALLS = "idle_other_calls"
+# The host is in no call: for a short time, between one call and the next; while it loads data; for long.
+BETWEEN_CALLS = "idle_between_calls"
+DATA_LOADING = "idle_data_loading"
+ELSEWHERE = "idle_host_elsewhere"
+# The device is idle although the next activity was launched in time: between two kernels of one replay of a CUDA graph,
+# or for another reason that lies on the device.
+IN_GRAPH = "idle_in_graph"
+QUEUED = "idle_queued"
+# The launch of the next activity was not recorded.
+UNKNOWN_CAUSE = "idle_unknown"
 
 CAUSES = (
     LAUNCHING, BETWEEN_CALLS, OTHER_CALLS, ALLOCATING, LOADING_CODE, WAITING, DATA_LOADING, ELSEWHERE, IN_GRAPH,
@@ -49,9 +53,11 @@ _CALL_OF_CAUSE = {cause: activity for activity, cause in _CAUSE_OF_CALL.items()}
 # Causes of which the function of the host is named.
 NAMED = (*_CALL_OF_CAUSE, ELSEWHERE)
 
-ANY_THREAD = -1  # number of a host thread: whichever thread of the process
+# Stands for the number of a host thread: whichever thread of the process.
+ANY_THREAD = -1
 
-_LEAST_NAMED_SHARE = 0.001  # part of the time from which on the function of a cause is looked for
+# The function of a cause is looked for if the cause takes more than this part of the time.
+_LEAST_NAMED_SHARE = 0.001
 
 
 @dataclass(frozen=True)
@@ -99,13 +105,24 @@ class Idleness:
     """The idle moments of a device by cause, within a time; made by `Device.between`."""
 
     def __init__(self, busy: Intervals, openers: Openers, activity_of: ActivityOfThread, first: int, last: int) -> None:
-        """Divide the gaps between busy intervals, between the first and the last moment that will be asked for."""
+        """Divide the gaps between busy intervals, between the first and the last moment that will be asked for.
+
+        The device works from 10 to 20 on what a call launched that returned at 12, and the time ends at 30:
+
+            gap      activity that ends it    the host is responsible    afterwards
+            0-10     launched until 12        0-10                       nothing is left of the gap
+            20-30    none                     20-30                      nothing is left of the gap
+
+        If the call had returned at 4, the activity would have been launched in time: 0-4 would be the host's, and from
+        4 to 10 the activity was queued.
+        """
         self._first = first
         self._last = last
-        # There is a gap before each busy interval, and one after the last. No activity ends that one: it has no call
-        # by any thread, and the host may have been doing anything.
-        gap_starts = np.clip(np.append(first, busy[:, 1]), first, last)
-        gap_ends = np.clip(np.append(busy[:, 0], last), first, last)
+        # There is a gap before each busy interval, and one after the last. No activity ends that last gap: so it has no
+        # call by any thread, and the host may have been doing anything. It is the last element of each array below.
+        busy_starts, busy_ends = busy.T
+        gap_starts = np.clip(np.append(first, busy_ends), first, last)
+        gap_ends = np.clip(np.append(busy_starts, last), first, last)
         has_call = np.append(openers.call != UNKNOWN, False)
         returned = np.clip(np.append(openers.returned, UNKNOWN), gap_starts, gap_ends)
         thread = np.where(has_call, np.append(openers.thread, ANY_THREAD), ANY_THREAD)
@@ -123,10 +140,10 @@ class Idleness:
         self._in_graph = _measure(gap_starts, gap_ends, is_in_graph)
         self._unknown = _measure(gap_starts, gap_ends, is_unknown)
         host_gaps = np.flatnonzero(host_ends > gap_starts)
-        self._by_thread = [
-            _HostGaps(np.stack((gap_starts.take(gaps), host_ends.take(gaps))).T, number, activity_of)
-            for number, gaps in _by_number(thread, host_gaps)
-        ]
+        self._by_thread: list[_HostGaps] = []
+        for number, gaps in _by_number(thread, host_gaps):
+            moments = np.stack((gap_starts.take(gaps), host_ends.take(gaps))).T
+            self._by_thread.append(_HostGaps(moments, number, activity_of))
 
     def functions(self) -> dict[str, str]:
         """Return the host's function of each cause in `NAMED` that takes more than a thousandth of the time.
@@ -136,7 +153,8 @@ class Idleness:
         longest: dict[str, CauseFunction] = {}
         for gaps in self._by_thread:
             for candidate in gaps.functions(self._first, self._last):
-                if candidate.cause not in longest or candidate.length > longest[candidate.cause].length:
+                longest_so_far = longest.get(candidate.cause)
+                if longest_so_far is None or candidate.length > longest_so_far.length:
                     longest[candidate.cause] = candidate
         return {cause: candidate.function for cause, candidate in longest.items()}
 
@@ -165,9 +183,9 @@ class _HostGaps:
         self._is_one_thread = number != ANY_THREAD
         self._all = Measure(gaps)
         self._in_calls = CommonMeasure(self._all, self._thread.calls)
-        self._by_call = {
-            _CAUSE_OF_CALL[call]: CommonMeasure(self._all, moments) for call, moments in self._thread.moments.items()
-        }
+        self._by_call: dict[str, CommonMeasure] = {}
+        for activity_in_call, moments in self._thread.moments.items():
+            self._by_call[_CAUSE_OF_CALL[activity_in_call]] = CommonMeasure(self._all, moments)
         self._outside_calls = {
             DATA_LOADING: CommonMeasure(self._all, activity.data),
             ELSEWHERE: CommonMeasure(self._all, activity.elsewhere),
@@ -193,29 +211,40 @@ class _HostGaps:
     def functions(self, first: int, last: int) -> Iterator[CauseFunction]:
         """Yield the function of each cause that takes long enough between two moments, if the function is known."""
         least = (last - first) * _LEAST_NAMED_SHARE
-        lengths = {cause: int(values[0]) for cause, values in self.between(np.array([first]), np.array([last])).items()}
+        lengths: dict[str, int] = {}
+        for cause, values in self.between(np.array([first]), np.array([last])).items():
+            lengths[cause] = int(values[0])
         for cause, activity in _CALL_OF_CAUSE.items():
             if lengths[cause] > least:
                 function = self._thread.function_in(activity, self._gaps)
                 if function is not None:
                     yield CauseFunction(cause, lengths[cause], function)
-        # Of several threads some always wait in the operating system, which explains nothing.
+        # If several threads may be meant, some always wait in the operating system, which explains nothing.
         if self._is_one_thread and lengths[ELSEWHERE] > least:
-            function = self._thread.library_function_in(intersection(self._gaps, self._elsewhere))
+            gaps_elsewhere = intersection(self._gaps, self._elsewhere)
+            function = self._thread.library_function_in(gaps_elsewhere)
             if function is not None:
                 yield CauseFunction(ELSEWHERE, lengths[ELSEWHERE], function)
 
 
 def _by_number(numbers: Integers, positions: Integers) -> Iterator[tuple[int, Integers]]:
-    """Yield each number that occurs at some positions, and the positions at which it does."""
+    """Yield each number that occurs at some positions, and the positions at which it does.
+
+    >>> numbers = np.array([2, ANY_THREAD, 2, 5])
+    >>> [(number, chosen.tolist()) for number, chosen in _by_number(numbers, np.array([0, 1, 2]))]
+    [(-1, [1]), (2, [0, 2])]
+    """
     chosen = numbers.take(positions)
     # `ANY_THREAD` is the lowest number; counting needs no sort of what may be millions of gaps.
-    for count_index in np.flatnonzero(np.bincount(chosen - ANY_THREAD)).tolist():
-        number = count_index + ANY_THREAD
+    counts = np.bincount(chosen - ANY_THREAD)
+    for index in np.flatnonzero(counts).tolist():
+        number = index + ANY_THREAD
         yield number, positions.take(np.flatnonzero(chosen == number))
 
 
 def _measure(starts: Integers, ends: Integers, is_chosen: npt.NDArray[np.bool_]) -> Measure:
     """Return the measure of some disjoint intervals in order of time, of those that are chosen and not empty."""
     chosen = np.flatnonzero(is_chosen & (ends > starts))
-    return Measure(np.stack((starts.take(chosen), ends.take(chosen))).T if len(chosen) else NOTHING)
+    if not len(chosen):
+        return Measure(NOTHING)
+    return Measure(np.stack((starts.take(chosen), ends.take(chosen))).T)
