@@ -57,7 +57,11 @@ class Launches:
         if self.by_graph is not None and self.by_graph.any():
             continues = self._continues_graph(order).take(first_positions)
         return Openers(
-            self.call.take(openers), self.returned.take(openers), self.thread.take(openers), migrates, continues
+            call=self.call.take(openers),
+            returned=self.returned.take(openers),
+            thread=self.thread.take(openers),
+            migrates=migrates,
+            continues=continues,
         )
 
     def _continues_graph(self, order: Integers) -> npt.NDArray[np.bool_]:
@@ -68,7 +72,8 @@ class Launches:
         assert self.by_graph is not None
         continues = self.by_graph.take(order)
         in_graphs = np.flatnonzero(continues)
-        _, first_of_replay = np.unique(self.call.take(order.take(in_graphs)), return_index=True)
+        call_of_replay = self.call.take(order.take(in_graphs))
+        _, first_of_replay = np.unique(call_of_replay, return_index=True)
         continues[in_graphs.take(first_of_replay)] = False
         return continues
 
@@ -93,17 +98,20 @@ class Device:
         """
         self.first = int(start.min())
         self.last = int(end.max())
+        # Positions of the activities that take time, in the order of their starts.
         order = np.flatnonzero(end > start)
         starts = start.take(order)
-        if (starts[1:] < starts[:-1]).any():
+        is_ordered = (starts[1:] >= starts[:-1]).all()
+        if not is_ordered:
             order = order.take(np.argsort(starts, kind="stable"))
             starts = start.take(order)
         begins_with_next = np.flatnonzero(starts[1:] == starts[:-1])
         if launches is not None and len(begins_with_next):
-            # Of activities that begin together, the one launched first opens the interval.
+            # If activities begin together, the one that was launched first opens the interval.
             tied = np.union1d(begins_with_next, begins_with_next + 1)
-            activities = order.take(tied)
-            order[tied] = activities.take(np.lexsort((launches.call.take(activities), starts.take(tied))))
+            tied_activities = order.take(tied)
+            tied_calls = launches.call.take(tied_activities)
+            order[tied] = tied_activities.take(np.lexsort((tied_calls, starts.take(tied))))
         self._order = order
         self._start = starts
         self._end = end.take(order)
@@ -189,15 +197,17 @@ class _UnionTimes:
         # Most captures have no graphs, and many no communication, so several unions are often the same one.
         present = tuple(number for number in kinds if number in self._present)
         if present not in self._times:
-            self._times[present] = Measure(self._moments(present)).between(self._window_starts, self._window_ends)
+            moments = Measure(self._moments(present))
+            self._times[present] = moments.between(self._window_starts, self._window_ends)
         return self._times[present]
 
     def _moments(self, kinds: tuple[int, ...]) -> Intervals:
         if not kinds:
             return NOTHING
+        # For so few kinds comparisons are faster than `np.isin`.
         is_chosen = self._kind == kinds[0]
-        for number in kinds[1:]:
-            is_chosen |= self._kind == number
+        for other_kind in kinds[1:]:
+            is_chosen |= self._kind == other_kind
         chosen = np.flatnonzero(is_chosen)
         moments, _ = merged(self._start.take(chosen), self._end.take(chosen))
         return moments
