@@ -38,20 +38,45 @@ def statistics(values: Integers) -> Statistics:
     total = int(values.sum(dtype=np.int64))
     mean = total / count
     # For an odd number of values both positions are the same.
-    lower, upper = (count - 1) // 2, count // 2
-    ordered = np.partition(values, (lower, upper))
-    median = (int(ordered[lower]) + int(ordered[upper])) / 2
+    lower = (count - 1) // 2
+    upper = count // 2
+    partly_ordered = np.partition(values, (lower, upper))
+    median = (int(partly_ordered[lower]) + int(partly_ordered[upper])) / 2
+    std = None
+    if count > 1:
+        std = (_squared_deviations(values, mean) / (count - 1)) ** 0.5
+    return Statistics(
+        calls=count,
+        total=total,
+        mean=mean,
+        median=median,
+        min=int(values.min()),
+        max=int(values.max()),
+        std=std,
+    )
+
+
+def _squared_deviations(values: Integers, mean: float) -> float:
+    """Return the sum of the squares of the deviations from the mean.
+
+    >>> _squared_deviations(np.array([2, 4, 9]), 5.0)
+    26.0
+    """
     # Block by block, as a float copy of all values would be the largest array of the whole analysis.
     squares = 0.0
-    for start in range(0, count, _BLOCK):
+    for start in range(0, len(values), _BLOCK):
         deviations = values[start : start + _BLOCK] - mean
         squares += float(deviations @ deviations)
-    std = (squares / (count - 1)) ** 0.5 if count > 1 else None
-    return Statistics(count, total, mean, median, int(values.min()), int(values.max()), std)
+    return squares
 
 
 class Grouped:
-    """Values by group: they are cut into blocks, and in each block those of the same group are side by side."""
+    """Values by group: they are cut into blocks, and in each block those of the same group are side by side.
+
+    >>> durations = Grouped(code=np.array([0, 1, 0]), values=np.array([10, 20, 30]))
+    >>> durations.of([0]).tolist(), 2 in durations, len(durations)
+    ([10, 30], False, 3)
+    """
 
     def __init__(self, code: Integers, values: Integers) -> None:
         """Take the values, and the group of each as a number from 0."""
@@ -59,15 +84,19 @@ class Grouped:
         self._pieces = defaultdict[int, list[Integers]](list)
 
         def sorted_block(start: int) -> tuple[Integers, Integers]:
-            """Return the values of a block in the order of their groups, and where each group ends."""
+            """Return the values of a block in the order of their groups, and how many each group has."""
             block_code = code[start : start + _SORTED_BLOCK]
-            order = np.argsort(block_code, kind="stable")  # for codes of 16 bits a radix sort
-            return values[start : start + _SORTED_BLOCK].take(order), np.cumsum(np.bincount(block_code))
+            block_values = values[start : start + _SORTED_BLOCK]
+            # For codes of 16 bits a stable sort is a radix sort.
+            order = np.argsort(block_code, kind="stable")
+            return block_values.take(order), np.bincount(block_code)
 
-        for ordered, ends in in_parallel(sorted_block, range(0, len(code), _SORTED_BLOCK)):
-            counts = np.diff(ends, prepend=0)
+        block_starts = range(0, len(code), _SORTED_BLOCK)
+        for ordered, counts in in_parallel(sorted_block, block_starts):
+            ends = np.cumsum(counts)
             for group in np.flatnonzero(counts).tolist():
-                self._pieces[group].append(ordered[ends[group] - counts[group] : ends[group]])
+                begin = ends[group] - counts[group]
+                self._pieces[group].append(ordered[begin : ends[group]])
 
     def __len__(self) -> int:
         """Return the number of values."""
@@ -79,4 +108,7 @@ class Grouped:
 
     def of(self, groups: Iterable[int]) -> Integers:
         """Return all values of some groups, of which at least one has some."""
-        return np.concatenate([piece for group in groups for piece in self._pieces[group]])
+        pieces: list[Integers] = []
+        for group in groups:
+            pieces += self._pieces[group]
+        return np.concatenate(pieces)
