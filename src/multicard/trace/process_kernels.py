@@ -43,19 +43,23 @@ class ProcessKernels:
 
 def process_kernels(capture: CapturedEvents, kernels: Events) -> Mapping[Owner, ProcessKernels]:
     """Return the kernels of each process that has some, in the order of the processes' texts."""
-    call = kernels.arrays["call"] if capture.linked else np.full(len(kernels.code), UNKNOWN)
+    call = np.full(len(kernels.code), UNKNOWN)
+    if capture.linked:
+        call = kernels.arrays["call"]
     class_of_code = np.array([CLASSES.index(name) for name in kernels.group_field("class")], np.int32)
     by_process: dict[Owner, ProcessKernels] = {}
-    for owner in sorted({location[:2] for location in kernels.locations}, key=str):
-        devices = sorted((location[2] for location in kernels.locations if location[:2] == owner), key=str)
-        by_device = [kernels.positions((*owner, device)) for device in devices]
-        positions = np.concatenate(by_device)
-        device = np.repeat(np.arange(len(devices)), list(map(len, by_device)))
+    owners = {location[:2] for location in kernels.locations}
+    for owner in sorted(owners, key=str):
+        locations = sorted(kernels.locations_of(owner), key=str)
+        positions_by_device = [kernels.positions(location) for location in locations]
+        kernel_counts = [len(positions) for positions in positions_by_device]
+        positions = np.concatenate(positions_by_device)
+        device = np.repeat(np.arange(len(locations)), kernel_counts)
 
         order = np.argsort(kernels.arrays["start"].take(positions), kind="stable")
         positions = positions.take(order)
         by_process[owner] = ProcessKernels(
-            devices=devices,
+            devices=[device_number for _, _, device_number in locations],
             device=device.take(order),
             kernel_class=class_of_code.take(kernels.code.take(positions)),
             start=kernels.number("start", positions),
