@@ -79,6 +79,7 @@ def merged(starts: Times, ends: Times) -> tuple[Intervals, npt.NDArray[np.int64]
     row_starts, row_ends = halves
     starts.take(openers, out=row_starts, mode="clip")
     latest_end.take(last_of_row, out=row_ends[:-1], mode="clip")
+    # The last row lasts until all have ended.
     row_ends[-1] = latest_end[-1]
     return halves.T, openers
 
@@ -152,8 +153,40 @@ def _rows(starts: Times, ends: Times) -> Intervals:
     return np.stack((starts, ends)).T
 
 
-class Measure:
-    """The length of a set between any two moments, computed in time logarithmic in the size of the set.
+class _MeasureByRow:
+    """A length that is known within each row of a set, and so between any two moments.
+
+    The time is logarithmic in the number of rows for each pair of moments.
+    """
+
+    def __init__(self, rows: Intervals) -> None:
+        self._starts, self._ends = rows.T
+        # The length of all rows before each row, and last that of all rows.
+        self._length_before = np.append(0, np.cumsum(self._length_within(self._starts, self._ends)))
+
+    def _length_within(self, starts: Times, ends: Times) -> Times:
+        """Return the length within each [start, end), all of which lies in one row."""
+        raise NotImplementedError
+
+    def between(self, starts: npt.ArrayLike, ends: npt.ArrayLike) -> Times:
+        """Return the length within each [start, end)."""
+        until_end = self._until(np.asarray(ends, np.int64))
+        until_start = self._until(np.asarray(starts, np.int64))
+        return until_end - until_start
+
+    def _until(self, moments: Times) -> Times:
+        """Return the length before each moment."""
+        if len(self._starts) == 0:
+            return np.zeros(len(moments), np.int64)
+        # The last row that has begun, -1 if none has. It may have ended already, or go on after the moment.
+        row = np.searchsorted(self._starts, moments, side="right") - 1
+        last_in_row = np.minimum(moments, self._ends[row])
+        in_row = self._length_within(self._starts[row], last_in_row)
+        return np.where(row >= 0, self._length_before[row] + in_row, 0)
+
+
+class Measure(_MeasureByRow):
+    """The length of a set between any two moments.
 
     >>> busy = Measure(union([0, 20], [10, 30]))
     >>> busy.between([0, 5], [30, 25]).tolist()
@@ -162,26 +195,13 @@ class Measure:
 
     def __init__(self, moments: Intervals) -> None:
         self.moments = moments
-        self._starts, self._ends = moments.T
-        self._length_before = _length_before(self._ends - self._starts)
+        super().__init__(moments)
 
-    def between(self, starts: npt.ArrayLike, ends: npt.ArrayLike) -> Times:
-        """Return the length of the set within each [start, end)."""
-        until_end = self._until(np.asarray(ends, np.int64))
-        until_start = self._until(np.asarray(starts, np.int64))
-        return until_end - until_start
-
-    def _until(self, moments: Times) -> Times:
-        """Return the length of the set before each moment."""
-        if len(self._starts) == 0:
-            return np.zeros(len(moments), np.int64)
-        # The last row that has begun, -1 if none has. It may have ended already, or go on after the moment.
-        row = np.searchsorted(self._starts, moments, side="right") - 1
-        in_row = np.minimum(moments, self._ends[row]) - self._starts[row]
-        return np.where(row >= 0, self._length_before[row] + in_row, 0)
+    def _length_within(self, starts: Times, ends: Times) -> Times:
+        return ends - starts
 
 
-class CommonMeasure:
+class CommonMeasure(_MeasureByRow):
     """The length of what two sets have in common between any two moments, without a list of their intersection.
 
     Built with one look-up in the larger set for each row of the smaller one.
@@ -200,32 +220,7 @@ class CommonMeasure:
         else:
             few = b
             self._many = a
-        self._starts, self._ends = few.T
-        # For each row of the smaller set, how much of it the larger set covers; added up before each row.
-        common_in_row = self._many.between(self._starts, self._ends)
-        self._length_before = _length_before(common_in_row)
+        super().__init__(few)
 
-    def between(self, starts: npt.ArrayLike, ends: npt.ArrayLike) -> Times:
-        """Return the length of the common moments within each [start, end)."""
-        until_end = self._until(np.asarray(ends, np.int64))
-        until_start = self._until(np.asarray(starts, np.int64))
-        return until_end - until_start
-
-    def _until(self, moments: Times) -> Times:
-        """Return the length of the common moments before each moment."""
-        if len(self._starts) == 0:
-            return np.zeros(len(moments), np.int64)
-        # As in `Measure`, but within the last row that has begun only what the larger set covers counts.
-        row = np.searchsorted(self._starts, moments, side="right") - 1
-        last_in_row = np.minimum(moments, self._ends[row])
-        common_in_row = self._many.between(self._starts[row], last_in_row)
-        return np.where(row >= 0, self._length_before[row] + common_in_row, 0)
-
-
-def _length_before(lengths: Times) -> Times:
-    """Return the length of all rows before each row, and last that of all rows.
-
-    >>> _length_before(np.array([10, 5])).tolist()
-    [0, 10, 15]
-    """
-    return np.concatenate(([0], np.cumsum(lengths)))
+    def _length_within(self, starts: Times, ends: Times) -> Times:
+        return self._many.between(starts, ends)
