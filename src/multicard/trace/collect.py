@@ -88,6 +88,10 @@ class Events:
         """Return the locations of a process: its devices, for events that run on devices."""
         return [location for location in self.locations if location[:2] == owner]
 
+    def codes(self, positions: Integers) -> Integers:
+        """Return the codes of the groups of some events."""
+        return self.code.take(positions)
+
     def number(self, name: str, positions: Integers) -> Integers:
         """Return a number of some events as 64-bit integers: narrow ones would overflow in sums and differences."""
         return self.arrays[name].take(positions).astype(np.int64, copy=False)
@@ -103,7 +107,7 @@ class Events:
 
     def of_groups(self, codes: Sequence[int], positions: Integers) -> Integers:
         """Return those of some events that are of some groups."""
-        is_chosen = np.isin(self.code.take(positions), codes)
+        is_chosen = np.isin(self.codes(positions), codes)
         return positions[is_chosen]
 
     @cached_property

@@ -62,7 +62,7 @@ def message_columns(kernels: Events, positions: Integers, transfer: Integers) ->
     columns["message_bytes"] = int(kernels.arrays["bytes"].take(sized).sum())
     groups = kernels.group_fields("collective", "ranks")
     rank_counts = set()
-    for code in np.unique(kernels.code.take(sized)).tolist():
+    for code in np.unique(kernels.codes(sized)).tolist():
         _, _, rank_count = groups[code]
         rank_counts.add(rank_count)
     if len(rank_counts) == 1:
@@ -79,7 +79,7 @@ def _total_bandwidth(kernels: Events, positions: Integers, seconds: float) -> fl
     """Return the bus bandwidth of the messages of some kernels, over so many seconds; None if it is unknown of any."""
     groups = kernels.group_fields("collective", "ranks")
     sizes = kernels.arrays["bytes"].take(positions)
-    codes = kernels.code.take(positions)
+    codes = kernels.codes(positions)
     bandwidths: list[float] = []
     # The collective and the number of ranks are those of a group.
     for code in np.unique(codes).tolist():

@@ -183,7 +183,7 @@ def _join_part(calls: _Calls, first_calls: _FirstCalls, events: Events, part: sl
     position, is_joined = first_position(first_calls.correlation, events.arrays["correlation"][part])
     joined_in_part = np.flatnonzero(is_joined)
     launching_call = first_calls.call.take(position.take(joined_in_part))
-    launching_code = calls.events.code.take(launching_call)
+    launching_code = calls.events.codes(launching_call)
 
     joined = joined_in_part + part.start
     events.arrays["call"][joined] = calls.events.arrays["start"].take(launching_call)

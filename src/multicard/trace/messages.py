@@ -87,7 +87,7 @@ def _groups(
             message_groups.append(_Message(collective, ranks, communicator))
         has_message = message_of_kernel != _NONE
         message = message_of_kernel[has_message]
-        message_code[has_message] = messages.code.take(message).astype(np.int64) + 1
+        message_code[has_message] = messages.codes(message).astype(np.int64) + 1
 
     # The codes of a kernel and of its message become the digits of one number.
     base = len(message_groups) + 1
@@ -240,21 +240,46 @@ def _launches(api: Events, owner: Owner, correlation: Integers) -> _Launches:
     part = api.slice_of(owner)
     # Rows that repeat a call with its backtrace are left out.
     is_call = api.mask((name != "backtrace" for name in api.group_field("api")), part)
-    is_wanted = np.isin(api.arrays["correlation"][part], correlation[correlation >= 0])
+    wanted = correlation[correlation >= 0]
+    is_wanted = np.isin(api.arrays["correlation"][part], wanted)
     calls = np.flatnonzero(is_call & is_wanted) + part.start
-    if len(calls):
-        # A stable sort keeps calls with one correlation in the order of their starts.
-        calls = api.in_time_order(calls)
-        calls = calls.take(np.argsort(api.arrays["correlation"].take(calls), kind="stable"))
-        position, is_launched = first_position(api.arrays["correlation"].take(calls), correlation)
-        launching_call = calls.take(position[is_launched])
-        start[is_launched] = api.arrays["start"].take(launching_call)
-        code[is_launched] = api.code.take(launching_call)
+    if not len(calls):
+        return _Launches(start, code)
+
+    # A stable sort keeps calls with one correlation in the order of their starts.
+    calls = api.in_time_order(calls)
+    correlation_of_call = api.arrays["correlation"].take(calls)
+    order = np.argsort(correlation_of_call, kind="stable")
+    calls = calls.take(order)
+    position, is_launched = first_position(correlation_of_call.take(order), correlation)
+    launching_call = calls.take(position[is_launched])
+    start[is_launched] = api.arrays["start"].take(launching_call)
+    code[is_launched] = api.codes(launching_call)
     return _Launches(start, code)
 
 
-# A device and the number of a stream on it, after the trace; without the number if streams were not recorded.
-_Stream = tuple[Any, ...]
+class _Stream(NamedTuple):
+    """A stream of a device; `number` is None if streams were not recorded, or this one was not."""
+
+    trace: int
+    device: int | None
+    number: int | None
+
+
+class _KernelGroup(NamedTuple):
+    """What a group of kernels has in common."""
+
+    code: int
+    stream: _Stream
+    collective: str | None
+
+
+class _MessageGroup(NamedTuple):
+    """What a group of messages has in common."""
+
+    code: int
+    collective: str
+    communicator: str | None
 
 
 class _ByOrder:
@@ -269,66 +294,64 @@ class _ByOrder:
         self._kernels = process.kernels
         self._messages = process.messages
         self._message_of_kernel = message_of_kernel
+        self._kernel_groups = _kernel_groups(process.kernels)
+        self._message_groups = _message_groups(process.messages)
+
         carried = message_of_kernel.take(process.kernel_positions)
-        self._free_kernels = process.kernel_positions[carried == _NONE]
+        is_free = carried == _NONE
+        self._free_kernels = process.kernel_positions[is_free]
         self._free_messages = process.message_positions[~np.isin(process.message_positions, carried)]
-
-        stream_fields = ["stream"] if "stream" in self._kernels.fields else []
-        self._stream_of_kernel_code: list[_Stream] = self._kernels.group_fields("device", *stream_fields)
-        self._collective_of_kernel_code = self._kernels.group_field("collective")
-        self._collective_of_message_code = self._messages.group_field("collective")
-        self._communicator_of_message_code = self._messages.group_field("communicator")
-
-        self._communicators_of_collective = self._communicators_of_collectives(process.message_positions)
-        self._communicator_of_stream = self._communicators_of_streams(process.kernel_positions[carried != _NONE])
+        self._communicator_of_stream = self._communicators_of_streams(process.kernel_positions[~is_free])
+        self._communicators_of_collective: dict[str, set[str | None]] = {}
+        for message in self._groups_of_messages(process.message_positions):
+            communicators = self._communicators_of_collective.setdefault(message.collective, set())
+            communicators.add(message.communicator)
 
     def match(self) -> None:
         """Match what remains of each communicator, then of each collective."""
-        kernel_codes = np.unique(self._kernels.code.take(self._free_kernels)).tolist()
-        message_codes = np.unique(self._messages.code.take(self._free_messages)).tolist()
-        for collective in dict.fromkeys(self._collective_of_message_code[code] for code in message_codes):
+        codes = np.unique(self._kernels.codes(self._free_kernels))
+        kernel_groups = [self._kernel_groups[code] for code in codes.tolist()]
+        message_groups = self._groups_of_messages(self._free_messages)
+        for collective in dict.fromkeys(message.collective for message in message_groups):
             self._match_collective(
                 collective,
-                [code for code in kernel_codes if self._collective_of_kernel_code[code] == collective],
-                [code for code in message_codes if self._collective_of_message_code[code] == collective],
+                [kernel for kernel in kernel_groups if kernel.collective == collective],
+                [message for message in message_groups if message.collective == collective],
             )
 
-    def _match_collective(self, collective: str, kernel_codes: list[int], message_codes: list[int]) -> None:
+    def _match_collective(self, collective: str, kernels: list[_KernelGroup], messages: list[_MessageGroup]) -> None:
+        """Match what remains of one collective."""
         streams_of_communicator = Counter(self._communicator_of_stream.values())
         for stream, communicator in self._communicator_of_stream.items():
             # If a communicator has two streams, the one that a message belongs to is unknown.
             if streams_of_communicator[communicator] == 1:
                 self._pair(
-                    [code for code in kernel_codes if self._stream_of_kernel_code[code] == stream],
-                    [code for code in message_codes if self._communicator_of_message_code[code] == communicator],
+                    [kernel for kernel in kernels if kernel.stream == stream],
+                    [message for message in messages if message.communicator == communicator],
                 )
-        on_other_streams = [
-            code for code in kernel_codes if self._stream_of_kernel_code[code] not in self._communicator_of_stream
-        ]
-        devices = {self._stream_of_kernel_code[code][1] for code in on_other_streams}
+        on_other_streams = [kernel for kernel in kernels if kernel.stream not in self._communicator_of_stream]
+        devices = {kernel.stream.device for kernel in on_other_streams}
         if len(devices) == 1 and len(self._communicators_of_collective[collective]) == 1:
-            self._pair(on_other_streams, message_codes)
+            self._pair(on_other_streams, messages)
 
-    def _communicators_of_collectives(self, messages: Integers) -> dict[str, set[str | None]]:
-        """Return the communicators of some messages, by collective."""
-        communicators: dict[str, set[str | None]] = {}
-        for code in np.unique(self._messages.code.take(messages)).tolist():
-            collective = self._collective_of_message_code[code]
-            communicators.setdefault(collective, set()).add(self._communicator_of_message_code[code])
-        return communicators
+    def _groups_of_messages(self, positions: Integers) -> list[_MessageGroup]:
+        """Return the groups that some messages are of, each once."""
+        codes = np.unique(self._messages.codes(positions))
+        return [self._message_groups[code] for code in codes.tolist()]
 
     def _communicators_of_streams(self, kernels: Integers) -> dict[_Stream, str | None]:
         """Return the communicator of each stream whose kernels with messages are all of one communicator."""
-        kernel_codes = self._kernels.code.take(kernels)
-        message_codes = self._messages.code.take(self._message_of_kernel.take(kernels))
+        kernel_codes = self._kernels.codes(kernels)
+        message_codes = self._messages.codes(self._message_of_kernel.take(kernels))
         pairs = np.unique(np.stack((kernel_codes, message_codes)), axis=1)
         communicators: dict[_Stream, set[str | None]] = {}
         for kernel_code, message_code in pairs.T.tolist():
-            stream = self._stream_of_kernel_code[kernel_code]
-            communicators.setdefault(stream, set()).add(self._communicator_of_message_code[message_code])
-        return {stream: next(iter(names)) for stream, names in communicators.items() if len(names) == 1}
+            stream = self._kernel_groups[kernel_code].stream
+            communicator = self._message_groups[message_code].communicator
+            communicators.setdefault(stream, set()).add(communicator)
+        return {stream: names.pop() for stream, names in communicators.items() if len(names) == 1}
 
-    def _pair(self, kernel_codes: list[int], message_codes: list[int]) -> None:
+    def _pair(self, kernel_groups: list[_KernelGroup], message_groups: list[_MessageGroup]) -> None:
         """Give the kernels of some groups the messages of some groups in order, if there are as many of both.
 
         A kernel that began before the first of the calls, and a call that began after the last of the kernels, have no
@@ -337,15 +360,36 @@ class _ByOrder:
             kernels at  2  12  23  31
             calls at      10  20  30  40
         """
-        kernels = self._kernels.in_time_order(self._kernels.of_groups(kernel_codes, self._free_kernels))
-        calls = self._messages.in_time_order(self._messages.of_groups(message_codes, self._free_messages))
-        # An earlier pair of streams and communicators may have used some of them.
+        kernels = self._kernels.of_groups([group.code for group in kernel_groups], self._free_kernels)
+        calls = self._messages.of_groups([group.code for group in message_groups], self._free_messages)
+        # Some may have been given to kernels of another stream by now.
         calls = calls[~np.isin(calls, self._message_of_kernel)]
         if not len(kernels) or not len(calls):
             return
+        kernels = self._kernels.in_time_order(kernels)
+        calls = self._messages.in_time_order(calls)
         kernel_starts = self._kernels.number("start", kernels)
         call_starts = self._messages.number("start", calls)
         kernels = kernels[kernel_starts >= call_starts[0]]
         calls = calls[call_starts <= kernel_starts[-1]]
         if len(kernels) == len(calls):
             self._message_of_kernel[kernels] = calls
+
+
+def _kernel_groups(kernels: Events) -> list[_KernelGroup]:
+    """Return the groups of kernels by code."""
+    groups: list[_KernelGroup] = []
+    described = kernels.group_dicts()
+    for code, (trace, *_) in enumerate(kernels.groups):
+        fields = described[code]
+        stream = _Stream(trace, fields["device"], fields.get("stream"))
+        groups.append(_KernelGroup(code, stream, fields["collective"]))
+    return groups
+
+
+def _message_groups(messages: Events) -> list[_MessageGroup]:
+    """Return the groups of messages by code."""
+    groups: list[_MessageGroup] = []
+    for code, (_, collective, communicator) in enumerate(messages.group_fields("collective", "communicator")):
+        groups.append(_MessageGroup(code, collective, communicator))
+    return groups

@@ -61,7 +61,7 @@ def process_kernels(capture: CapturedEvents, kernels: Events) -> Mapping[Owner, 
         by_process[owner] = ProcessKernels(
             devices=[device_number for _, _, device_number in locations],
             device=device.take(order),
-            kernel_class=class_of_code.take(kernels.code.take(positions)),
+            kernel_class=class_of_code.take(kernels.codes(positions)),
             start=kernels.number("start", positions),
             end=kernels.ends(positions),
             call=call.take(positions),
