@@ -6,7 +6,7 @@ numbers and the code of its description, its *group*, which is written down once
 
 import re
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -40,8 +40,8 @@ KINDS: dict[str, Kind] = {
     "host_calls": Kind(("process", "name", "thread"), ("start", "end")),
     # Kernels on a device.
     "kernels": Kind(("process", "device", "name", "stream"), ("correlation", "start", "end")),
-    # Copies and fills on a device; `operation` is one of OPERATIONS, `host_memory` "pageable" or "pinned" for copies
-    # from or to the host as far as that was recorded.
+    # Copies and fills on a device; `operation` is one of OPERATIONS. For copies between the device and the host,
+    # `host_memory` is "pageable" or "pinned" if that was recorded, else None.
     "memory": Kind(
         ("process", "device", "operation", "host_memory", "stream"), ("correlation", "bytes", "start", "end")
     ),
@@ -71,8 +71,8 @@ _SINGLE_CALL = re.compile(r", (?:seq|op_id|sizes|input_op_ids|trace_id) ?= ?.*",
 # A step that carries its number, such as PyTorch's `ProfilerStep#7`.
 _STEP = re.compile(r"(?:profiler)?(?:step|iteration|iter)[ _#:-]*\d*", re.IGNORECASE)
 
-# The reason for which a kind is absent. Profilers leave out both what did not happen and what they were not asked to
-# record, so the two cannot be distinguished.
+# The reason for which each kind may be absent. Profilers leave out both what did not happen and what they were not
+# asked to record, so the two cannot be distinguished.
 NOT_RECORDED = {
     "ranges": "the capture holds no ranges",
     "api": "the capture holds no calls of the CUDA, HIP or SYCL API",
@@ -84,6 +84,11 @@ NOT_RECORDED = {
 }
 
 
+def reasons_for_absent(recorded: Collection[str]) -> dict[str, str]:
+    """Return the reason for each kind that is not among the recorded ones."""
+    return {name: NOT_RECORDED[name] for name in KINDS if name not in recorded}
+
+
 class Batch(NamedTuple):
     """Some events of one kind: the code of each event's group, and numbers by name, all arrays of one length."""
 
@@ -92,7 +97,8 @@ class Batch(NamedTuple):
 
     def where(self, keep: npt.NDArray[np.bool_]) -> "Batch":
         """Return the events of a mask."""
-        return Batch(self.group[keep], {name: values[keep] for name, values in self.numbers.items()})
+        numbers = {name: values[keep] for name, values in self.numbers.items()}
+        return Batch(self.group[keep], numbers)
 
 
 class Groups:
@@ -190,9 +196,11 @@ class Trace:
 
     def has(self, kind: str) -> bool:
         """Return True if events of a kind were recorded; for "steps", if there are steps or ranges to mark them."""
-        if kind == "steps" and self.steps is not None:
+        if kind != "steps":
+            return kind not in self.absent
+        if self.steps is not None:
             return bool(self.steps)
-        return ("ranges" if kind == "steps" else kind) not in self.absent
+        return "ranges" not in self.absent
 
 
 def picked(kind: str, wanted: Sequence[str], keys: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
@@ -205,7 +213,9 @@ def why_absent(traces: Sequence[Trace], kinds: Sequence[str]) -> str:
     """Return the reason for the first of these kinds that none of the traces recorded."""
     for name in kinds:
         if traces and not any(trace.has(name) for trace in traces):
-            return traces[0].absent.get("ranges" if name == "steps" else name, "no steps were found")
+            # Ranges are to mark the steps, so their absence is the reason if there are none.
+            recorded_kind = "ranges" if name == "steps" else name
+            return traces[0].absent.get(recorded_kind, "no steps were found")
     return "not recorded"
 
 

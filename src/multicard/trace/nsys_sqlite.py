@@ -15,9 +15,7 @@ import numpy as np
 from multicard.core.errors import TraceError
 from multicard.trace.encoding import EMPTY, encode, refuse_absurd
 from multicard.trace.model import (
-    KINDS,
     MISSING,
-    NOT_RECORDED,
     Batch,
     BatchReader,
     EventSource,
@@ -25,6 +23,7 @@ from multicard.trace.model import (
     Integers,
     Trace,
     rank_marks,
+    reasons_for_absent,
 )
 from multicard.trace.nsys_diagnostics import diagnostics, failed_launches
 from multicard.trace.nsys_gpus import gpus_of
@@ -78,7 +77,7 @@ def read(path: Path, batch_sizes: BatchSizes = DEFAULT_BATCH_SIZES) -> Trace:
     return Trace(
         name=f"{path.stem} (synthetic)" if metadata.get("SYNTHETIC") else path.stem,
         open=open_kind,
-        absent={kind: NOT_RECORDED[kind] for kind in KINDS if kind not in recorded},
+        absent=reasons_for_absent(recorded),
         ranks=rank_marks([(name.process, name.text) for name in names if name.event_type != DOMAIN_NAME]),
         gpus=gpus.names,
         gpu_count=gpus.gpu_count,
@@ -90,7 +89,10 @@ def read(path: Path, batch_sizes: BatchSizes = DEFAULT_BATCH_SIZES) -> Trace:
 
 def _recorded_kinds(database: SqliteFile) -> set[str]:
     """Return the kinds of events for which the export has a table."""
-    recorded = {kind for kind, tables in TABLES.items() if any(table.name in database.tables for table in tables)}
+    recorded: set[str] = set()
+    for event_kind, tables in TABLES.items():
+        if any(table.name in database.tables for table in tables):
+            recorded.add(event_kind)
     if "NVTX_EVENTS" in database.tables:
         recorded.add("ranges")
     if has_messages(database):
@@ -195,21 +197,23 @@ class _EventRows:
     def _batch(self, columns: Columns) -> Batch:
         """Return some rows as events. A row without its times is no event."""
         row_count = len(next(iter(columns.values())))
-        group_values = [
-            _group_value(group, _values(columns, column, row_count)) for group, column in self._group_columns
-        ]
-        row_codes, distinct = encode(group_values)
+        group_values: list[Integers] = []
+        for group, column in self._group_columns:
+            group_values.append(_group_value(group, _values(columns, column, row_count)))
+        row_codes, distinct_rows = encode(group_values)
         numbers = {name: _values(columns, column, row_count) for name, column in self._number_columns.items()}
-        batch = Batch(self._codes.codes(distinct)[row_codes], numbers)
+        batch = Batch(self._codes.codes(distinct_rows)[row_codes], numbers)
 
         # Most batches have no empty cell, and finding that out is faster than a mask.
         has_empty = {name for name, values in numbers.items() if values.min(initial=0) <= EMPTY}
         for name in self._times:
             if name in has_empty:
-                batch = batch.where(batch.numbers[name] != EMPTY)
+                has_time = batch.numbers[name] != EMPTY
+                batch = batch.where(has_time)
         refuse_absurd(batch.numbers)
         for name in has_empty - set(self._times):
-            batch.numbers[name] = np.where(batch.numbers[name] == EMPTY, MISSING, batch.numbers[name])
+            values = batch.numbers[name]
+            batch.numbers[name] = np.where(values == EMPTY, MISSING, values)
         if "end" in batch.numbers:
             batch.numbers["duration"] = batch.numbers["end"] - batch.numbers["start"]
         return batch
@@ -234,7 +238,9 @@ def _group_value(group: str, values: Integers) -> Integers:
         part = values & 0xFFFFFFFF
     else:
         return values
-    return np.where(values == EMPTY, EMPTY, part) if values.min(initial=0) <= EMPTY else part
+    if values.min(initial=0) > EMPTY:
+        return part
+    return np.where(values == EMPTY, EMPTY, part)
 
 
 def _described(database: SqliteFile, groups: Sequence[str], keys: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
@@ -254,8 +260,8 @@ def _described(database: SqliteFile, groups: Sequence[str], keys: Sequence[tuple
             described.append([COPY_KINDS.get(number, "other") for number in column])
         elif group == "host_memory":
             # Three numbers: the kind of the copy, and those of the memory at its source and at its target.
-            sides = zip(column, next(numbers), next(numbers), strict=True)
-            described.append([host_memory(kind, source, target) for kind, source, target in sides])
+            copies = zip(column, next(numbers), next(numbers), strict=True)
+            described.append([host_memory(copy_kind, source, target) for copy_kind, source, target in copies])
         else:
             described.append(column)
     return list(zip(*described, strict=True))

@@ -31,14 +31,13 @@ from multicard.trace.kineto.messages import messages
 from multicard.trace.kineto.processes import UNKNOWN_PROCESS, divided, numbered, processes_of
 from multicard.trace.kineto.tables import EventTable, Process, event_table, joined
 from multicard.trace.model import (
-    KINDS,
-    NOT_RECORDED,
     Batch,
     EventSource,
     Groups,
     Trace,
     picked,
     rank_marks,
+    reasons_for_absent,
 )
 
 
@@ -91,8 +90,11 @@ def _trace(path: Path, document: Document, findings: Findings) -> Trace:
         several = listed([str(part.process.number) for part in parts])
         file_notices += (f"{path.name}: the traces of processes {several} in one file, so their ranks are unknown",)
     marked_ranks = rank_marks([(number, name) for number, _, name, _ in tables["ranges"].groups])
-    used_devices = {device for kind in ("kernels", "memory") for _, device, *_ in tables[kind].groups}
-    starts = [int(table.numbers["start"].min()) for table in tables.values() if len(table.codes)]
+    used_devices: set[int | None] = set()
+    for event_kind in ("kernels", "memory"):
+        used_devices |= {device for _, device, *_ in tables[event_kind].groups}
+    recorded = {event_kind: table for event_kind, table in tables.items() if len(table.codes)}
+    first_starts = [int(table.numbers["start"].min()) for table in recorded.values()]
 
     def open_kind(kind: str, numbers: tuple[str, ...], groups: tuple[str, ...]) -> EventSource:
         return _source(kind, tables[kind], groups)
@@ -100,12 +102,12 @@ def _trace(path: Path, document: Document, findings: Findings) -> Trace:
     return Trace(
         name=path.name.removesuffix(".gz").removesuffix(".json"),
         open=open_kind,
-        absent={kind: NOT_RECORDED[kind] for kind in KINDS if kind not in tables or not len(tables[kind].codes)},
+        absent=reasons_for_absent(recorded),
         ranks=marked_ranks if is_merged or stated_rank is None else {process: stated_rank},
         gpus=origin.gpus(document, used_devices),
         gpu_count=origin.gpu_count(document),
         gpu_identities={} if is_merged else origin.gpu_identities(document, process),
-        clock=origin.clock(document, path, process, min(starts, default=None)),
+        clock=origin.clock(document, path, process, min(first_starts, default=None)),
         notices=file_notices,
     )
 
@@ -122,14 +124,18 @@ def _events_of_processes(path: Path, document: Document, findings: Findings) -> 
     pids = processes_of(complete) or [UNKNOWN_PROCESS]
     events = {pids[0]: complete} if len(pids) == 1 else divided(path, complete, pids)
     numbers = numbered(pids)
-    return [_ProcessEvents(Process(numbers[pid], pid), by_kind(part, findings)) for pid, part in events.items()]
+    processes: list[_ProcessEvents] = []
+    for pid, events_of_process in events.items():
+        processes.append(_ProcessEvents(Process(numbers[pid], pid), by_kind(events_of_process, findings)))
+    return processes
 
 
 def _tables(parts: Sequence[_ProcessEvents], findings: Findings) -> dict[str, EventTable]:
     """Return the table of each kind of events, of all processes."""
-    tables = {}
-    for kind in ("ranges", "api", "kernels", "memory"):
-        tables[kind] = joined([event_table(kind, part.events[kind], part.process, findings) for part in parts])
+    tables: dict[str, EventTable] = {}
+    for event_kind in ("ranges", "api", "kernels", "memory"):
+        by_process = [event_table(event_kind, part.events[event_kind], part.process, findings) for part in parts]
+        tables[event_kind] = joined(by_process)
     tables["messages"] = joined([messages(part.events["kernels"], part.events["api"], part.process) for part in parts])
     return tables
 
