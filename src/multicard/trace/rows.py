@@ -4,6 +4,7 @@ A function is called only for a capture that holds the events that its table req
 names its trace by number; columns that it lacks are empty.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -99,15 +100,17 @@ def launches(capture: CapturedEvents) -> Rows:
     kernels = capture.required("kernels")
     rows = []
     for location in sorted(kernels.locations, key=str):
-        begin = kernels.arrays["start"][kernels.slice_of(location)]
-        call_begin = kernels.arrays["call"][kernels.slice_of(location)]
-        call_end = kernels.arrays["returned"][kernels.slice_of(location)]
-        joined = np.flatnonzero(call_begin != UNKNOWN)
+        part = kernels.slice_of(location)
+        kernel_start = kernels.arrays["start"][part]
+        call_start = kernels.arrays["call"][part]
+        call_end = kernels.arrays["returned"][part]
+        joined = np.flatnonzero(call_start != UNKNOWN)
         row: Row = dict(zip(DEVICE_COLUMNS, location, strict=True))
-        row |= {"kernels": len(begin), "joined": len(joined)}
+        row |= {"kernels": len(kernel_start), "joined": len(joined)}
         if len(joined):
-            row |= _delays("latency", begin.take(joined) - call_begin.take(joined))
-            row |= _delays("queue_delay", begin.take(joined) - call_end.take(joined))
+            joined_start = kernel_start.take(joined)
+            row |= _delays("latency", joined_start - call_start.take(joined))
+            row |= _delays("queue_delay", joined_start - call_end.take(joined))
         rows.append(row)
     return rows
 
@@ -134,8 +137,8 @@ def collectives(capture: CapturedEvents) -> Rows:
     rows = _sorted_rows(summed(kernels.durations, kernels, keys), "device", "collective")
     for row in rows:
         row_key = (row["trace"], row["process"], row["device"], row["collective"])
-        positions = np.flatnonzero(kernels.mask(key == row_key for key in keys))
-        row |= message_columns(kernels, positions, transfer)
+        is_of_row = kernels.mask(key == row_key for key in keys)
+        row |= message_columns(kernels, np.flatnonzero(is_of_row), transfer)
     return rows
 
 
@@ -209,7 +212,7 @@ class _Share:
     """
 
     name: str
-    kind: str
+    event_kind: str
     total: str
     fields: tuple[str, ...]
     is_part: Callable[[Group], bool]
@@ -236,7 +239,7 @@ def shares(capture: CapturedEvents) -> Rows:
     """Return the rows of all `SHARES` whose events were recorded."""
     rows: Rows = []
     for share in SHARES:
-        events = capture.events(share.kind)
+        events = capture.events(share.event_kind)
         if events is not None:
             rows += _share_rows(share, events)
     return rows
@@ -244,17 +247,17 @@ def shares(capture: CapturedEvents) -> Rows:
 
 def _share_rows(share: _Share, events: Events) -> Rows:
     """Return a row for each process and value of the share's fields, in the order of their texts."""
-    part_ns: dict[Location, int] = {}
-    total_ns: dict[Location, int] = {}
+    part_ns: Counter[Location] = Counter()
+    total_ns: Counter[Location] = Counter()
     keys = events.group_fields("process", *share.fields)
     for code, group in enumerate(events.group_dicts()):
         # A row of the class backtrace repeats a call that has a row of its own.
         if code not in events.durations or group.get("api") == "backtrace":
             continue
-        key = keys[code]
-        duration = int(events.durations.of([code]).sum(dtype=np.int64))
-        total_ns[key] = total_ns.get(key, 0) + duration
-        part_ns[key] = part_ns.get(key, 0) + (duration if share.is_part(group) else 0)
+        group_ns = int(events.durations.of([code]).sum(dtype=np.int64))
+        total_ns[keys[code]] += group_ns
+        if share.is_part(group):
+            part_ns[keys[code]] += group_ns
     rows: Rows = []
     for key in sorted(total_ns, key=str):
         row: Row = dict(zip(("trace", "process", *share.fields), key, strict=True))

@@ -32,8 +32,14 @@ def straggler_rows(calls: Sequence[MatchedCalls]) -> list[dict[str, Any]]:
 
 def _row(key: _Key, calls: Sequence[MatchedCalls]) -> dict[str, Any]:
     """Return the row of a rank; all calls are of one collective and group."""
-    waits = np.concatenate([matched.waits[matched.ranks.index(key.rank)] for matched in calls])
-    transfers = np.concatenate([matched.transfers[matched.ranks.index(key.rank)] for matched in calls])
+    waits_of_calls: list[Integers] = []
+    transfers_of_calls: list[Integers] = []
+    for matched in calls:
+        row_of_rank = matched.ranks.index(key.rank)
+        waits_of_calls.append(matched.waits[row_of_rank])
+        transfers_of_calls.append(matched.transfers[row_of_rank])
+    waits = np.concatenate(waits_of_calls)
+    transfers = np.concatenate(transfers_of_calls)
     trace, process, device = key.rank
     return {
         "trace": trace,
