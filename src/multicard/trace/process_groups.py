@@ -11,17 +11,19 @@ import numpy as np
 
 from multicard.trace.model import Integers
 
-# The ends of one call may be apart by this part of the time that its transfer takes, or by so many nanoseconds. NCCL's
-# ranks end within the time of its last chunk of data; GPUs of one machine have clocks that differ by some 10 µs.
+# The ends of one call may be apart by this part of its transfer's time, or by so many nanoseconds. NCCL's ranks end
+# within the time of its last chunk of data; GPUs of one machine have clocks that differ by some 10 µs.
 ENDS_APART = 0.05
 LEAST_APART_NS = 20_000
 # On average, they may be apart by this part of the transfer, or so many nanoseconds, if their clocks are the same.
 OFFSET = 0.1
 LEAST_OFFSET_NS = 100_000
-AGREEING = 0.9  # part of the calls whose ends must agree; a rank may be held up for a moment
-# From this multiple of what is allowed on, two ranks are certainly of different groups; below it they may be.
+# Part of the calls whose ends must agree; a rank may be held up for a moment.
+AGREEING = 0.9
+# Two ranks whose ends are apart by this multiple of what is allowed are certainly of different groups.
 CERTAIN = 2.0
-TREND_CALLS = 10  # least number of calls from which a steady drift between two clocks is estimated
+# A steady drift between two clocks is estimated from this many calls on.
+TREND_CALLS = 10
 
 
 class Unclear(Exception):
@@ -43,13 +45,23 @@ def groups_of(ranks: list[RankTimes]) -> list[list[int]]:
     A rank without partner is a group of its own.
 
     Raises `Unclear` if a rank neither clearly belongs to a group nor clearly does not.
+
+    The calls of the first and the third rank end together, those of the second 9 and 5 ms later:
+
+    >>> ends = [np.array([10, 20]), np.array([19, 25]), np.array([10, 20])]
+    >>> groups_of([RankTimes(end * 10**6 - 10**6, end * 10**6, "a") for end in ends])
+    [[0, 2], [1]]
     """
     groups: list[list[int]] = []
     for position, rank in enumerate(ranks):
-        distances = [_distance(ranks[group[0]], rank) for group in groups]
-        fitting = [group for group, distance in zip(groups, distances, strict=True) if distance <= 1]
-        is_doubtful = any(1 < distance < CERTAIN for distance in distances)
-        if is_doubtful or len(fitting) > 1:
+        fitting: list[list[int]] = []
+        for group in groups:
+            distance = _distance(ranks[group[0]], rank)
+            if 1 < distance < CERTAIN:
+                raise Unclear("the times of their ends do not tell which ranks belong together")
+            if distance <= 1:
+                fitting.append(group)
+        if len(fitting) > 1:
             raise Unclear("the times of their ends do not tell which ranks belong together")
         if fitting:
             fitting[0].append(position)
@@ -69,8 +81,9 @@ def _distance(first: RankTimes, second: RankTimes) -> float:
     >>> round(_distance(first, second), 2)  # each is 20 µs from the median, and may be 5 % of 3 ms
     0.13
     """
+    durations = np.minimum(first.ends - first.starts, second.ends - second.starts)
+    transfer = float(np.median(durations))
     apart = (first.ends - second.ends).astype(np.float64)
-    transfer = float(np.median(np.minimum(first.ends - first.starts, second.ends - second.starts)))
     around_drift = np.abs(apart - _drift(apart, first.ends))
     spread = float(np.quantile(around_drift, AGREEING))
     distance = spread / max(LEAST_APART_NS, ENDS_APART * transfer)
