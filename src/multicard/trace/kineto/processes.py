@@ -88,20 +88,23 @@ class _Span:
 def _by_position(events: list[TimedEvent], pids: Sequence[Scalar], calls: _Calls) -> _Divided | None:
     """Divide a list in which the processes come one after the other; None if they do not."""
     spans: dict[Scalar, _Span] = {}
+    has_devices = False
     for position, event in enumerate(events):
-        if category_of(event) in HOST_CATEGORIES:
+        category = category_of(event)
+        if category in HOST_CATEGORIES:
             span = spans.setdefault(event.pid, _Span(position, position))
             span.last = position
+        has_devices = has_devices or category in DEVICE_CATEGORIES
     order = sorted(pids, key=lambda pid: spans[pid].first)
     # Events of devices before the first event of the host are of the first process.
     begins = [0, *(spans[pid].first for pid in order[1:])]
     ends = [*begins[1:], len(events)]
     by_process: _Divided = {}
     for pid, begin, end in zip(order, begins, ends, strict=True):
-        if spans[pid].last >= end:
+        is_mixed_with_next = spans[pid].last >= end
+        if is_mixed_with_next:
             return None
         by_process[pid] = events[begin:end]
-    has_devices = any(category_of(event) in DEVICE_CATEGORIES for event in events)
     if has_devices and not all(_owns_its_part(pid, part, calls) for pid, part in by_process.items()):
         return None
     return by_process
@@ -109,11 +112,11 @@ def _by_position(events: list[TimedEvent], pids: Sequence[Scalar], calls: _Calls
 
 def _owns_its_part(pid: Scalar, part: list[TimedEvent], calls: _Calls) -> bool:
     """True if a process launched most of what ran on devices in its part of the list."""
-    correlations = {whole(event.args.correlation) for event in part if category_of(event) in DEVICE_CATEGORIES}
-    if pid in calls and not correlations:
+    launched = {whole(event.args.correlation) for event in part if category_of(event) in DEVICE_CATEGORIES}
+    if pid in calls and not launched:
         # The process made calls and ran nothing, so its list was not appended as a whole.
         return False
-    recorded = {number for number in correlations if any(number in starts for starts in calls.values())}
+    recorded = {correlation for correlation in launched if any(correlation in starts for starts in calls.values())}
     owned = recorded & calls.get(pid, {}).keys()
     return len(owned) >= _OWNED_SHARE * len(recorded)
 

@@ -214,8 +214,8 @@ def _head(text: bytes, stop: _Stop) -> tuple[bytes, int]:
     return b"{" + text[events.start() :], 1
 
 
-# In the order in which they are tried: those that cannot be wrong first. After a repair that found something, the text
-# is parsed again. No repair finds the same damage twice, so this ends.
+# Repairs are tried in this order: those that cannot be wrong first. After a repair that found something, the text is
+# parsed again. No repair finds the same damage twice, so this ends.
 _REPAIRS: tuple[tuple[Finding, _Repair], ...] = (
     (CUT, _cut),
     (BACKSLASHES, _backslashes),
