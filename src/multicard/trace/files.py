@@ -38,11 +38,14 @@ def open_capture(paths: Sequence[Path], scratch: Path, large: bool = False) -> l
 
     Raises `UserError` if there is no trace. Raises `TraceError` if one does not exist, or cannot be exported or opened.
     """
-    # The same file may be named by several paths; messages name it as the user did last.
-    files = {file.resolve(): file for path in paths for file in _trace_files(path)}
-    databases = {file.with_suffix("") for file in files if file.suffix == ".sqlite"}
-    chosen = [file for file in files if file.suffix not in EXPORTABLE or file.with_suffix("") not in databases]
-    traces = [open_trace(files[file], scratch, large) for file in chosen]
+    # Several paths may name one file. Messages name it as the user did last.
+    named_by_user: dict[Path, Path] = {}
+    for path in paths:
+        for file in _trace_files(path):
+            named_by_user[file.resolve()] = file
+    databases = {file.with_suffix("") for file in named_by_user if file.suffix == ".sqlite"}
+    chosen = [file for file in named_by_user if file.suffix not in EXPORTABLE or file.with_suffix("") not in databases]
+    traces = [open_trace(named_by_user[file], scratch, large) for file in chosen]
     _make_names_distinct(traces, chosen)
     return traces
 

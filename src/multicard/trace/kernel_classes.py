@@ -83,8 +83,8 @@ _RULES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
 # leaves to other kernels, such as a convolution whose bias is added here, are not their own work.
 _INDUCTOR = re.compile(r"triton_(?:poi|red|per)_")
 _NOT_OF_INDUCTOR = ("attention", "convolution", "matrix_multiply")
-# An elementwise kernel runs a function on each element, named in its template arguments. Only for these classes does
-# that name describe the work of the kernel.
+# An elementwise kernel runs a function on each element, which its template arguments name. Only for these classes does
+# the function's name describe the work of the kernel.
 _ELEMENTWISE_CLASSES = ("normalization", "pooling", "optimizer", "memory_layout", "elementwise")
 
 

@@ -87,7 +87,7 @@ def _outermost(positions: Integers, starts: Integers, ends: Integers) -> tuple[I
     >>> outermost.tolist(), outermost_starts.tolist()
     ([0, 2], [0, 10000])
     """
-    # Of ranges that begin together the longest comes first, as it is around the others.
+    # If ranges begin together, the longest comes first, as it is around the others.
     ordered = positions[np.lexsort((-ends[positions], starts[positions]))]
     ordered_starts = starts[ordered]
     ordered_ends = ends[ordered]

@@ -16,7 +16,7 @@ from multicard.trace.collect import Events, Location
 from multicard.trace.model import MISSING, Integers, Trace
 from multicard.trace.process_groups import RankTimes, Unclear, groups_of
 
-# Which rank joined last is inferred from times on one clock, or from how long the calls lasted.
+# The rank that joined last is inferred from times on one clock, or from how long the calls lasted.
 CLOCK, DURATION = "clock", "duration"
 
 # Collectives that no rank can leave before all have joined, and that all leave together. Of a broadcast the root may

@@ -285,7 +285,7 @@ def _numbered(marks: Iterable[_Mark]) -> Iterator[dict[str, Any]]:
     for mark in marks:
         start = mark.start
         if mark.phase == STEP:
-            # By rounding a step may seem to begin before the one that it follows ends.
+            # A step may seem to begin before the one that it follows ends, as times are rounded.
             follows = start + ROUNDING_NS >= step_end and mark.end > step_end
             if start < step_end and not follows:
                 continue
