@@ -179,7 +179,7 @@ class CapturedEvents:
 
         Starts are 64-bit integers, since narrower ones would overflow when a duration is added.
         """
-        parts = [events.arrays[name][events.slice_of(location)] for _, events in self.on_device()]
+        parts = [events.array_at(name, location) for _, events in self.on_device()]
         values = np.concatenate(parts)
         return values.astype(np.int64) if name == "start" else values
 
@@ -250,7 +250,10 @@ class CapturedEvents:
         call = self.of_device(location, "call")
         launched = np.flatnonzero(call != UNKNOWN)
         latency = start.take(launched) - call.take(launched)
-        if not len(latency) or np.quantile(latency, EARLY_SHARE) >= -EARLY_TOLERANCE_NS:
+        if not len(latency):
+            return
+        early_latency = np.quantile(latency, EARLY_SHARE)
+        if early_latency >= -EARLY_TOLERANCE_NS:
             return
         trace, process, device = location
         earliest = with_unit(-float(latency.min()) / 1e9, SECONDS)
@@ -260,8 +263,8 @@ class CapturedEvents:
             "much"
         )
         for _, events in self.on_device():
-            events.arrays["call"][events.slice_of(location)] = UNKNOWN
-            events.arrays["returned"][events.slice_of(location)] = UNKNOWN
+            events.array_at("call", location)[:] = UNKNOWN
+            events.array_at("returned", location)[:] = UNKNOWN
 
     def _on_streams_of_steps(self, location: Location) -> Mask:
         """Return which events of a device its steps wait for, all kinds one after another.
@@ -274,8 +277,9 @@ class CapturedEvents:
         streams_of_steps = self._streams_of_marking_threads(location)
         masks = []
         for _, events in self.on_device():
-            chosen = [not streams_of_steps or stream in streams_of_steps for stream in events.group_field("stream")]
-            masks.append(events.mask(chosen, events.slice_of(location)))
+            streams = events.group_field("stream")
+            is_awaited = [not streams_of_steps or stream in streams_of_steps for stream in streams]
+            masks.append(events.mask(is_awaited, events.slice_of(location)))
         return np.concatenate(masks)
 
     def _streams_of_marking_threads(self, location: Location) -> set[int | None]:
@@ -287,11 +291,10 @@ class CapturedEvents:
         marks_steps = np.zeros(NO_THREAD + 1, bool)
         marks_steps[: len(callers)] = [caller in self.marks.threads for caller in callers]
 
-        on_this_device = self.kernels.slice_of(location)
-        thread_of_kernel = self.kernels.arrays["thread"][on_this_device]
-        launched = np.flatnonzero(marks_steps.take(thread_of_kernel))
-        code_of_kernel = self.kernels.code[on_this_device]
-        kernels_of_code = np.bincount(code_of_kernel.take(launched))
+        thread_of_kernel = self.kernels.array_at("thread", location)
+        is_by_marking_thread = marks_steps.take(thread_of_kernel)
+        codes = self.kernels.codes_at(location)[is_by_marking_thread]
+        kernels_of_code = np.bincount(codes)
         streams = self.kernels.group_field("stream")
         return {streams[code] for code in np.flatnonzero(kernels_of_code).tolist()}
 
@@ -317,7 +320,7 @@ class CapturedEvents:
             for stream in events.group_field("stream"):
                 number = number_of_stream.setdefault(stream, len(number_of_stream))
                 number_of_code.append(number)
-            code_of_event = events.code[events.slice_of(location)]
+            code_of_event = events.codes_at(location)
             numbers.append(np.array(number_of_code, np.int32).take(code_of_event))
         return np.concatenate(numbers)
 
@@ -327,7 +330,7 @@ class CapturedEvents:
         counts: list[int] = []
         for event_kind, events in self.on_device():
             kinds.append(event_kind)
-            counts.append(len(events.code[events.slice_of(location)]))
+            counts.append(len(events.codes_at(location)))
         begins_of_others = np.cumsum(counts)[:-1]
         return dict(zip(kinds, np.split(values, begins_of_others), strict=True))
 

@@ -88,6 +88,14 @@ class Events:
         """Return the locations of a process: its devices, for events that run on devices."""
         return [location for location in self.locations if location[:2] == owner]
 
+    def array_at(self, name: str, location: Location) -> Integers:
+        """Return a number of the events of a location, in the type in which it is stored."""
+        return self.arrays[name][self.slice_of(location)]
+
+    def codes_at(self, location: Location) -> Integers:
+        """Return the codes of the groups of the events of a location."""
+        return self.code[self.slice_of(location)]
+
     def codes(self, positions: Integers) -> Integers:
         """Return the codes of the groups of some events."""
         return self.code.take(positions)

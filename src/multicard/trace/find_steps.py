@@ -346,14 +346,13 @@ def _threads(capture: CapturedEvents, owner: Owner, call_starts: Integers) -> li
     """Return the threads that made the calls that began at some moments; None for calls that were not recorded."""
     if capture.api is None:
         return [None] * len(call_starts)
-    part = capture.api.slice_of(owner)
-    start = capture.api.arrays["start"][part]
-    code = capture.api.code[part]
+    starts = capture.api.array_at("start", owner)
+    codes = capture.api.codes_at(owner)
+    is_wanted = np.isin(starts, call_starts)
     thread_of_code = capture.api.group_field("thread")
-    calls = np.flatnonzero(np.isin(start, call_starts))
     thread_of_start: dict[int, int | None] = {}
-    for moment, code_of_call in zip(start[calls].tolist(), code[calls].tolist(), strict=True):
-        thread_of_start[moment] = thread_of_code[code_of_call]
+    for start, code in zip(starts[is_wanted].tolist(), codes[is_wanted].tolist(), strict=True):
+        thread_of_start[start] = thread_of_code[code]
     return [thread_of_start.get(moment) for moment in call_starts.tolist()]
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from multicard.trace.api_calls import HostActivity, host_activity
-from multicard.trace.collect import Events, Owner
+from multicard.trace.collect import Events, Location, Owner
 from multicard.trace.intervals import (
     ALL_TIME,
     FIRST,
@@ -165,10 +165,9 @@ class Host:
         activity_of_code = np.full(len(self._api.groups), _NOT_COUNTED, np.int8)
         for group in self._call_groups(is_counted):
             activity_of_code[group.code] = group.activity
-        part = self._api.slice_of(self._owner)
-        start = self._api.arrays["start"][part]
-        duration = self._api.arrays["duration"][part]
-        activity = activity_of_code.take(self._api.code[part])
+        start = self._api.array_at("start", self._owner)
+        duration = self._api.array_at("duration", self._owner)
+        activity = activity_of_code.take(self._api.codes_at(self._owner))
         is_chosen = activity != _NOT_COUNTED
         if (first, last) != (FIRST, LAST):
             ends_after_first = start.astype(np.int64) + duration > first
@@ -218,7 +217,7 @@ class Host:
     @cached_property
     def _calls_of_code(self) -> Integers:
         """Number of calls of the process in each group."""
-        return np.bincount(self._api.code[self._api.slice_of(self._owner)], minlength=len(self._api.groups))
+        return np.bincount(self._api.codes_at(self._owner), minlength=len(self._api.groups))
 
 
 class HostThread:
@@ -251,23 +250,22 @@ def loading_launches(kernels: Events | None, owner: Owner) -> Intervals:
     """
     if kernels is None:
         return NOTHING
-    parts = [kernels.slice_of(location) for location in kernels.locations_of(owner)]
-    return together([_loading_launches_of_device(kernels, part) for part in parts])
+    return together([_loading_launches_of_device(kernels, location) for location in kernels.locations_of(owner)])
 
 
-def _loading_launches_of_device(kernels: Events, part: slice) -> Intervals:
+def _loading_launches_of_device(kernels: Events, location: Location) -> Intervals:
     """Return the launching calls that load code, of the kernels of one device."""
-    call = kernels.arrays["call"][part]
-    returned = kernels.arrays["returned"][part]
+    call = kernels.array_at("call", location)
+    returned = kernels.array_at("returned", location)
     # Start and end of an unknown call are equal.
     call_length = np.where(returned > call, returned - call, 0)
     if "by_graph" in kernels.arrays:
         # The replay of a graph takes its time for all that is in it.
-        call_length[kernels.arrays["by_graph"][part]] = 0
+        call_length[kernels.array_at("by_graph", location)] = 0
     long_launches = np.flatnonzero(call_length >= LOADING_LAUNCH_NS)
     if not len(long_launches):
         return NOTHING
-    first_launches = _first_of_name(kernels, part, call, long_launches)
+    first_launches = _first_of_name(kernels, location, long_launches)
     is_repeated = np.ones(len(call_length), bool)
     is_repeated[first_launches] = False
     sample = slice(None, None, len(call_length) // USUAL_LAUNCH_SAMPLE + 1)
@@ -278,19 +276,23 @@ def _loading_launches_of_device(kernels: Events, part: slice) -> Intervals:
     return union(call.take(loading_launches), returned.take(loading_launches))
 
 
-def _first_of_name(kernels: Events, part: slice, call: Integers, candidates: Integers) -> Integers:
-    """Return those of some kernels, by their positions in a part, that were launched first of all with their name."""
+def _first_of_name(kernels: Events, location: Location, candidates: Integers) -> Integers:
+    """Return those of some kernels of a device that were launched first of all with their name.
+
+    `candidates`: their positions among the kernels of the device.
+    """
+    call = kernels.array_at("call", location)
     name_of_code = kernels.group_field("name")
-    candidate_codes = kernels.code[part].take(candidates)
+    candidate_codes = kernels.codes_at(location).take(candidates)
     candidate_names = [name_of_code[code] for code in candidate_codes.tolist()]
     first_call_of_name: dict[str, int] = {}
     for name in set(candidate_names):
-        has_name = kernels.mask((other == name for other in name_of_code), part)
+        is_code_of_name = [other == name for other in name_of_code]
+        has_name = kernels.mask(is_code_of_name, kernels.slice_of(location))
         first_call_of_name[name] = int(call[has_name].min())
-    is_first: list[bool] = []
-    for name, candidate_call in zip(candidate_names, call.take(candidates).tolist(), strict=True):
-        is_first.append(candidate_call == first_call_of_name[name])
-    return candidates[np.array(is_first, bool)]
+    first_calls = np.array([first_call_of_name[name] for name in candidate_names], np.int64)
+    is_first = call.take(candidates) == first_calls
+    return candidates[is_first]
 
 
 def _long_pauses(calls: list[Intervals], ranges: Events | None, marks: Marks, owner: Owner) -> Intervals:
@@ -374,11 +376,11 @@ def _moments(events: Events, owner: Owner, codes: Collection[int]) -> Intervals:
     """Return the moments of the events of a process that are of some groups."""
     if not len(codes):
         return NOTHING
-    part = events.slice_of(owner)
-    start = events.arrays["start"][part]
-    duration = events.arrays["duration"][part]
+    start = events.array_at("start", owner)
+    duration = events.array_at("duration", owner)
     chosen_codes = set(codes)
-    is_chosen = events.mask((code in chosen_codes for code in range(len(events.groups))), part)
+    is_chosen_code = [code in chosen_codes for code in range(len(events.groups))]
+    is_chosen = events.mask(is_chosen_code, events.slice_of(owner))
     if not is_chosen.all():
         chosen = np.flatnonzero(is_chosen)
         start = start.take(chosen)

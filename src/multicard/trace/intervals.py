@@ -86,7 +86,8 @@ def merged(starts: Times, ends: Times) -> tuple[Intervals, npt.NDArray[np.int64]
 
 def together(sets: list[Intervals]) -> Intervals:
     """Return the moments that at least one of some sets holds."""
-    starts, ends = np.concatenate([NOTHING, *sets]).T
+    rows = np.concatenate([NOTHING, *sets])
+    starts, ends = rows.T
     return union(starts, ends)
 
 
@@ -96,9 +97,8 @@ def complement(moments: Intervals) -> Intervals:
     >>> complement(union([0, 20], [10, 30])).tolist() == [[FIRST, 0], [10, 20], [30, LAST]]
     True
     """
-    starts = np.append(FIRST, moments[:, 1])
-    ends = np.append(moments[:, 0], LAST)
-    return _rows(starts, ends)
+    starts, ends = moments.T
+    return _rows(np.append(FIRST, ends), np.append(starts, LAST))
 
 
 def intersection(a: Intervals, b: Intervals) -> Intervals:
@@ -114,6 +114,7 @@ def intersection(a: Intervals, b: Intervals) -> Intervals:
         return NOTHING
     few_starts, few_ends = few.T
     many_starts, many_ends = many.T
+
     # A row of `few` overlaps with the rows of `many` that end after it begins and begin before it ends. These follow
     # each other: `overlap_counts` of them, from `first_overlap` on. In the example, where `few` has the rows 0 to 10
     # and 20 to 30, these are 1 from 0 on, and 3 from 0 on.
@@ -125,7 +126,8 @@ def intersection(a: Intervals, b: Intervals) -> Intervals:
     # example 0, 1, 1, 1 and 0, 0, 1, 2.
     in_few = np.repeat(np.arange(len(few)), overlap_counts)
     overlaps_before_row = np.cumsum(overlap_counts) - overlap_counts
-    number_in_row = np.arange(len(in_few)) - np.repeat(overlaps_before_row, overlap_counts)
+    number_of_first = np.repeat(overlaps_before_row, overlap_counts)
+    number_in_row = np.arange(len(in_few)) - number_of_first
     in_many = first_overlap.take(in_few) + number_in_row
     starts = np.maximum(few_starts.take(in_few), many_starts.take(in_many))
     ends = np.minimum(few_ends.take(in_few), many_ends.take(in_many))
@@ -162,7 +164,8 @@ class _MeasureByRow:
     def __init__(self, rows: Intervals) -> None:
         self._starts, self._ends = rows.T
         # The length of all rows before each row, and last that of all rows.
-        self._length_before = np.append(0, np.cumsum(self._length_within(self._starts, self._ends)))
+        length_of_row = self._length_within(self._starts, self._ends)
+        self._length_before = np.append(0, np.cumsum(length_of_row))
 
     def _length_within(self, starts: Times, ends: Times) -> Times:
         """Return the length within each [start, end), all of which lies in one row."""

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from multicard.core.system import in_parallel
 from multicard.trace.api_calls import GRAPH_LAUNCH, KERNEL_LAUNCH
-from multicard.trace.collect import Events, Owner
+from multicard.trace.collect import Events, Location, Owner
 from multicard.trace.model import Integers
 
 # Stands for a time if the launching call was not recorded.
@@ -44,10 +44,9 @@ def join_calls(api: Events, device_events: Sequence[Events]) -> dict[Owner, Laun
         correlations: list[Integers] = []
         for events in device_events:
             for location in events.locations_of(owner):
-                part = events.slice_of(location)
-                correlations.append(events.arrays["correlation"][part])
+                correlations.append(events.array_at("correlation", location))
                 if len(first_calls.correlation):
-                    _join_part(calls, first_calls, events, part)
+                    _join_location(calls, first_calls, events, location)
         return calls.launch_counts(owner, correlations)
 
     owners = list(dict.fromkeys(location[:2] for events in device_events for location in events.locations))
@@ -158,7 +157,8 @@ class _Calls:
 
         # A stable sort keeps calls with one correlation in the order of their starts.
         calls = self.events.in_time_order(calls)
-        calls = calls.take(np.argsort(correlation.take(calls), kind="stable"))
+        order = np.argsort(correlation.take(calls), kind="stable")
+        calls = calls.take(order)
         ordered = correlation.take(calls)
         differs_from_last = np.append(True, ordered[1:] != ordered[:-1])
         firsts = np.flatnonzero(differs_from_last)
@@ -169,25 +169,26 @@ class _Calls:
 
         `on_device`: correlations of what ran on its devices. None if the process launched no kernels.
         """
-        part = self.events.slice_of(owner)
-        launches = np.flatnonzero(self.events.mask(self.launches_kernel, part))
+        is_launch = self.events.mask(self.launches_kernel, self.events.slice_of(owner))
+        launches = np.flatnonzero(is_launch)
         if not len(launches):
             return None
-        correlation = self.events.arrays["correlation"][part].take(launches)
-        has_kernel = (correlation >= 0) & np.isin(correlation, np.concatenate(on_device))
+        correlation = self.events.array_at("correlation", owner).take(launches)
+        is_on_device = np.isin(correlation, np.concatenate(on_device))
+        has_kernel = is_on_device & (correlation >= 0)
         return LaunchCounts(without_kernel=int((~has_kernel).sum()), launches=len(launches))
 
 
-def _join_part(calls: _Calls, first_calls: _FirstCalls, events: Events, part: slice) -> None:
-    """Write the launching calls of a part of some device events, which is of one process, into their arrays."""
-    position, is_joined = first_position(first_calls.correlation, events.arrays["correlation"][part])
-    joined_in_part = np.flatnonzero(is_joined)
-    launching_call = first_calls.call.take(position.take(joined_in_part))
+def _join_location(calls: _Calls, first_calls: _FirstCalls, events: Events, location: Location) -> None:
+    """Write the launching calls of the device events of one location into their arrays."""
+    position, is_joined = first_position(first_calls.correlation, events.array_at("correlation", location))
+    joined = np.flatnonzero(is_joined)
+    launching_call = first_calls.call.take(position.take(joined))
     launching_code = calls.events.codes(launching_call)
 
-    joined = joined_in_part + part.start
-    events.arrays["call"][joined] = calls.events.arrays["start"].take(launching_call)
-    events.arrays["returned"][joined] = calls.events.ends(launching_call)
-    events.arrays["thread"][joined] = calls.thread.take(launching_code)
+    # Slices are views, so writing to them changes the arrays of `events`.
+    events.array_at("call", location)[joined] = calls.events.arrays["start"].take(launching_call)
+    events.array_at("returned", location)[joined] = calls.events.ends(launching_call)
+    events.array_at("thread", location)[joined] = calls.thread.take(launching_code)
     if "by_graph" in events.arrays:
-        events.arrays["by_graph"][joined] = calls.launches_graph.take(launching_code)
+        events.array_at("by_graph", location)[joined] = calls.launches_graph.take(launching_code)

@@ -86,8 +86,8 @@ def _groups(
         for _, collective, ranks, communicator in messages.group_fields("collective", "ranks", "communicator"):
             message_groups.append(_Message(collective, ranks, communicator))
         has_message = message_of_kernel != _NONE
-        message = message_of_kernel[has_message]
-        message_code[has_message] = messages.codes(message).astype(np.int64) + 1
+        codes = messages.codes(message_of_kernel[has_message])
+        message_code[has_message] = codes.astype(np.int64) + 1
 
     # The codes of a kernel and of its message become the digits of one number.
     base = len(message_groups) + 1
@@ -126,6 +126,14 @@ class _Process:
     kernel_positions: Integers
     message_positions: Integers
 
+    def kernel_number(self, name: str) -> Integers:
+        """Return a number of each kernel."""
+        return self.kernels.number(name, self.kernel_positions)
+
+    def message_number(self, name: str) -> Integers:
+        """Return a number of each message."""
+        return self.messages.number(name, self.message_positions)
+
 
 def _messages_of(kernels: Events, api: Events | None, messages: Events) -> Integers:
     """Return the position of the message that each kernel carries, or `_NONE`."""
@@ -153,13 +161,9 @@ def _messages_of(kernels: Events, api: Events | None, messages: Events) -> Integ
 def _by_noted_kernel(process: _Process) -> Integers:
     """Return the message that was noted on each kernel: the one with its correlation and start, or `_NONE`."""
     kernel_correlation, message_correlation = _common_codes(
-        process.kernels.number("correlation", process.kernel_positions),
-        process.messages.number("correlation", process.message_positions),
+        process.kernel_number("correlation"), process.message_number("correlation")
     )
-    kernel_start, message_start = _common_codes(
-        process.kernels.number("start", process.kernel_positions),
-        process.messages.number("kernel_start", process.message_positions),
-    )
+    kernel_start, message_start = _common_codes(process.kernel_number("start"), process.message_number("kernel_start"))
     # Correlation and start become the digits of one number, which is equal where both are.
     base = 1 + max(kernel_start.max(initial=0), message_start.max(initial=0))
     kernel_key = kernel_correlation * base + kernel_start
@@ -177,22 +181,23 @@ def _common_codes(first: Integers, second: Integers) -> tuple[Integers, Integers
     >>> [codes.tolist() for codes in _common_codes(np.array([70, 50]), np.array([50, 90]))]
     [[1, 0], [0, 2]]
     """
-    _, codes = np.unique(np.concatenate((first, second)), return_inverse=True)
+    both = np.concatenate((first, second))
+    _, codes = np.unique(both, return_inverse=True)
     return codes[: len(first)], codes[len(first) :]
 
 
 def _by_call(process: _Process, api: Events) -> Integers:
     """Return the message of the call of NCCL during which each kernel was launched, on the same thread; or `_NONE`."""
     messages = process.messages
-    correlation = process.kernels.number("correlation", process.kernel_positions)
-    launches = _launches(api, process.owner, correlation)
+    launches = _launches(api, process.owner, process.kernel_number("correlation"))
     launching_threads = api.group_field("thread")
     calling_threads = messages.group_field("thread")
     message_of_kernel = np.full(len(process.kernel_positions), _NONE)
     for thread in {thread for thread in calling_threads if thread is not None}:
-        calls = messages.of_groups(_codes_equal(calling_threads, thread), process.message_positions)
-        by_thread = np.isin(launches.code, _codes_equal(launching_threads, thread))
-        launched = np.flatnonzero(by_thread)
+        codes_of_calls = _codes_equal(calling_threads, thread)
+        codes_of_launches = _codes_equal(launching_threads, thread)
+        calls = messages.of_groups(codes_of_calls, process.message_positions)
+        launched = np.flatnonzero(np.isin(launches.code, codes_of_launches))
         if len(calls) and len(launched):
             call, is_during = _enclosing_calls(messages, calls, launches.start.take(launched))
             message_of_kernel[launched[is_during]] = call[is_during]
@@ -241,7 +246,7 @@ def _launches(api: Events, owner: Owner, correlation: Integers) -> _Launches:
     # Rows that repeat a call with its backtrace are left out.
     is_call = api.mask((name != "backtrace" for name in api.group_field("api")), part)
     wanted = correlation[correlation >= 0]
-    is_wanted = np.isin(api.arrays["correlation"][part], wanted)
+    is_wanted = np.isin(api.array_at("correlation", owner), wanted)
     calls = np.flatnonzero(is_call & is_wanted) + part.start
     if not len(calls):
         return _Launches(start, code)
@@ -298,10 +303,13 @@ class _ByOrder:
         self._message_groups = _message_groups(process.messages)
 
         carried = message_of_kernel.take(process.kernel_positions)
-        is_free = carried == _NONE
-        self._free_kernels = process.kernel_positions[is_free]
-        self._free_messages = process.message_positions[~np.isin(process.message_positions, carried)]
-        self._communicator_of_stream = self._communicators_of_streams(process.kernel_positions[~is_free])
+        is_free_kernel = carried == _NONE
+        is_free_message = ~np.isin(process.message_positions, carried)
+        self._free_kernels = process.kernel_positions[is_free_kernel]
+        self._free_messages = process.message_positions[is_free_message]
+
+        # What the kernels with messages show.
+        self._communicator_of_stream = self._communicators_of_streams(process.kernel_positions[~is_free_kernel])
         self._communicators_of_collective: dict[str, set[str | None]] = {}
         for message in self._groups_of_messages(process.message_positions):
             communicators = self._communicators_of_collective.setdefault(message.collective, set())
@@ -360,8 +368,10 @@ class _ByOrder:
             kernels at  2  12  23  31
             calls at      10  20  30  40
         """
-        kernels = self._kernels.of_groups([group.code for group in kernel_groups], self._free_kernels)
-        calls = self._messages.of_groups([group.code for group in message_groups], self._free_messages)
+        kernel_codes = [group.code for group in kernel_groups]
+        message_codes = [group.code for group in message_groups]
+        kernels = self._kernels.of_groups(kernel_codes, self._free_kernels)
+        calls = self._messages.of_groups(message_codes, self._free_messages)
         # Some may have been given to kernels of another stream by now.
         calls = calls[~np.isin(calls, self._message_of_kernel)]
         if not len(kernels) or not len(calls):

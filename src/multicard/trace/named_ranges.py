@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from itertools import pairwise
 
 import numpy as np
 
@@ -53,17 +54,18 @@ def named_ranges(ranges: Events | None, stated: str | None) -> Ranges:
         key = ((trace, process), unnumbered(name))
         codes_of_name.setdefault(key, []).append(code)
 
-    # With the ranges in the order of their codes, those of one code lie side by side: from its begin to the next one's.
+    # With the ranges in the order of their codes, those of one code lie side by side.
     order = np.argsort(ranges.code, kind="stable")
     codes = ranges.code[order]
     starts = ranges.number("start", order)
     ends = ranges.ends(order)
-    begin_of_code = np.searchsorted(codes, np.arange(len(groups) + 1)).tolist()
+    edges = np.searchsorted(codes, np.arange(len(groups) + 1)).tolist()
+    positions_of_code = [np.arange(first, last) for first, last in pairwise(edges)]
 
     by_process: dict[Owner, dict[str, Steps]] = {}
     for (owner, name), codes_with_name in codes_of_name.items():
-        parts = [np.arange(begin_of_code[code], begin_of_code[code + 1]) for code in codes_with_name]
-        outermost, outermost_starts = _outermost(np.concatenate(parts), starts, ends)
+        positions = np.concatenate([positions_of_code[code] for code in codes_with_name])
+        outermost, outermost_starts = _outermost(positions, starts, ends)
         threads: list[int | None] = []
         # Other ranges, such as operators, may be millions, so their threads are not listed.
         if _may_be_step(name, stated):

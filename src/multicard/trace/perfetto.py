@@ -145,6 +145,36 @@ class _Group(NamedTuple):
     tail: str
 
 
+class _Slices(NamedTuple):
+    """Slices of one kind of events: arrays of one length, in the order in which `lanes_of` needs them on each track.
+
+    `code`: the index of its group. `track`: the index of its track. `start`, `end`: nanoseconds after the origin.
+    """
+
+    code: Integers
+    track: Integers
+    start: Integers
+    end: Integers
+
+
+def _ordered_slices(events: Events, groups: Sequence[_Group], tracks: Sequence[_Track]) -> _Slices:
+    """Return events as slices, track by track."""
+    index_of_track = {track: index for index, track in enumerate(tracks)}
+    track_of_code = np.array([index_of_track[group.track] for group in groups], np.int64)
+    origin_of_code = np.array([group.origin for group in groups], np.int64)
+    track = track_of_code[events.code]
+    start = events.arrays["start"].astype(np.int64) - origin_of_code[events.code]
+    end = start + events.arrays["duration"].astype(np.int64)
+    # By track, then by start; of slices that start together the longest first.
+    order = np.lexsort((-end, start, track))
+    return _Slices(
+        code=events.code[order],
+        track=track[order],
+        start=start[order],
+        end=end[order],
+    )
+
+
 class _Timeline:
     """The lines of the file for one capture."""
 
@@ -189,30 +219,18 @@ class _Timeline:
         """Yield the events of a kind as slices, track by track."""
         groups = self._groups(event_kind, events)
         tracks = list(dict.fromkeys(group.track for group in groups))
-        index_of_track = {track: index for index, track in enumerate(tracks)}
-        track_of_code = np.array([index_of_track[group.track] for group in groups], np.int64)
-        origin_of_code = np.array([group.origin for group in groups], np.int64)
-
-        # Arrays with one element for each slice, in the order in which `lanes_of` needs them.
-        track = track_of_code[events.code]
-        start = events.arrays["start"].astype(np.int64) - origin_of_code[events.code]
-        end = start + events.arrays["duration"].astype(np.int64)
-        order = np.lexsort((-end, start, track))
-        track = track[order]
-        start = start[order]
-        end = end[order]
-
+        slices = _ordered_slices(events, groups, tracks)
         tids: list[int] = []
-        for (pid, name), part in zip(tracks, _parts(track, len(tracks)), strict=True):
-            lanes = lanes_of(start[part].tolist(), end[part].tolist())
+        for (pid, name), part in zip(tracks, _parts(slices.track, len(tracks)), strict=True):
+            lanes = lanes_of(slices.start[part].tolist(), slices.end[part].tolist())
             tids += [self._ids.track(pid, (event_kind, name, lane), name) for lane in lanes]
 
-        codes = events.code[order].tolist()
-        starts = start.tolist()
-        durations = (end - start).tolist()
-        for code, tid, start_ns, duration_ns in zip(codes, tids, starts, durations, strict=True):
+        codes = slices.code.tolist()
+        starts = slices.start.tolist()
+        durations = (slices.end - slices.start).tolist()
+        for code, tid, start, duration in zip(codes, tids, starts, durations, strict=True):
             group = groups[code]
-            times = f'"ts":{_microseconds(start_ns)},"dur":{_microseconds(duration_ns)}'
+            times = f'"ts":{_microseconds(start)},"dur":{_microseconds(duration)}'
             yield f"{group.head}{tid},{times}{group.tail}"
 
     def _groups(self, event_kind: str, events: Events) -> list[_Group]:

@@ -100,10 +100,9 @@ def launches(capture: CapturedEvents) -> Rows:
     kernels = capture.required("kernels")
     rows = []
     for location in sorted(kernels.locations, key=str):
-        part = kernels.slice_of(location)
-        kernel_start = kernels.arrays["start"][part]
-        call_start = kernels.arrays["call"][part]
-        call_end = kernels.arrays["returned"][part]
+        kernel_start = kernels.array_at("start", location)
+        call_start = kernels.array_at("call", location)
+        call_end = kernels.array_at("returned", location)
         joined = np.flatnonzero(call_start != UNKNOWN)
         row: Row = dict(zip(DEVICE_COLUMNS, location, strict=True))
         row |= {"kernels": len(kernel_start), "joined": len(joined)}

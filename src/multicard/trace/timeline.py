@@ -130,7 +130,7 @@ class _Devices:
         kinds: list[Integers] = []
         for location in locations:
             for events, kind_of_code in self._kinds:
-                code_of_event = events.code[events.slice_of(location)]
+                code_of_event = events.codes_at(location)
                 kinds.append(kind_of_code.take(code_of_event))
         return Device(start, end, np.concatenate(kinds), launches)
 

@@ -114,11 +114,13 @@ def _trace(path: Path, document: Document, findings: Findings) -> Trace:
 
 def _events_of_processes(path: Path, document: Document, findings: Findings) -> list[_ProcessEvents]:
     """Return the events of each process, of which a file has several if somebody merged the files of ranks."""
-    kinds = by_kind(document.traceEvents, findings)
-    pids = list(dict.fromkeys(call.pid for call in kinds["api"]))
-    if len(pids) == 1:
+    events_of_kinds = by_kind(document.traceEvents, findings)
+    calling_pids = list(dict.fromkeys(call.pid for call in events_of_kinds["api"]))
+    if len(calling_pids) == 1:
         # If one process alone made calls, other process ids are of the same process: containers give it more than one.
-        return [_ProcessEvents(Process(numbered(pids)[pids[0]], pids[0]), kinds)]
+        [pid] = calling_pids
+        process = Process(numbered([pid])[pid], pid)
+        return [_ProcessEvents(process, events_of_kinds)]
 
     complete = with_times([event for event in document.traceEvents if event.ph == "X"], findings)
     pids = processes_of(complete) or [UNKNOWN_PROCESS]
@@ -126,7 +128,8 @@ def _events_of_processes(path: Path, document: Document, findings: Findings) -> 
     numbers = numbered(pids)
     processes: list[_ProcessEvents] = []
     for pid, events_of_process in events.items():
-        processes.append(_ProcessEvents(Process(numbers[pid], pid), by_kind(events_of_process, findings)))
+        process = Process(numbers[pid], pid)
+        processes.append(_ProcessEvents(process, by_kind(events_of_process, findings)))
     return processes
 
 

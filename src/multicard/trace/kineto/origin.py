@@ -28,6 +28,7 @@ def gpus(document: Document, used: set[int | None]) -> tuple[str, ...]:
 
     `used`: numbers of the devices that ran something. The names of all GPUs are returned if none of these is listed.
     """
+    # Dictionaries keep the order of the names, each once.
     names: dict[str, None] = {}
     used_names: dict[str, None] = {}
     for properties in _devices(document):
@@ -35,7 +36,8 @@ def gpus(document: Document, used: set[int | None]) -> tuple[str, ...]:
         if not isinstance(name, str) or not name:
             continue
         names[name] = None
-        if whole(scalar(properties.get("id"))) in used:
+        device = whole(scalar(properties.get("id")))
+        if device in used:
             used_names[name] = None
     return tuple(used_names or names)
 
@@ -76,10 +78,15 @@ def _host(document: Document, path: Path, process: int) -> str | None:
     if isinstance(document.hostname, str) and document.hostname:
         return document.hostname
     for name in (path.name, document.traceName):
-        match = _HANDLED.fullmatch(Path(name).name) if isinstance(name, str) else None
+        if not isinstance(name, str):
+            continue
+        match = _HANDLED.fullmatch(Path(name).name)
+        if match is None:
+            continue
+        host, process_in_name = match.groups()
         # A file that was renamed may have the name of another process.
-        if match and int(match[2]) == process:
-            return match[1]
+        if int(process_in_name) == process:
+            return host
     return None
 
 
