@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from captures import KernelTimes, Process, make_trace
-from multicard.trace.collect import Events
+from multicard.trace.events import Events
 from multicard.trace.files import open_trace
 from multicard.trace.host import Host
 from multicard.trace.steps import Marks

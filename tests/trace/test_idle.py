@@ -8,8 +8,8 @@ import pytest
 
 from multicard.trace import idle
 from multicard.trace.api_calls import HostActivity, host_activity
-from multicard.trace.collect import Events
 from multicard.trace.device_times import COMMUNICATION, COMPUTE, MEMORY, MIGRATION, Device, Launches
+from multicard.trace.events import Events
 from multicard.trace.host import FIRST_LAUNCH, Host, loading_launches
 from multicard.trace.idle import ANY_THREAD, CAUSES, ThreadActivity
 from multicard.trace.launches import UNKNOWN

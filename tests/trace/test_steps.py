@@ -8,7 +8,7 @@ import pytest
 
 from captures import COPY, MARKER, KernelTimes, Lanes, Process, make_trace
 from changed_traces import change, change_events
-from multicard.trace.collect import Events
+from multicard.trace.events import Events
 from multicard.trace.files import open_trace
 from multicard.trace.idle import CAUSES
 from multicard.trace.steps import Marks, Steps, steps_on_device

@@ -3,21 +3,20 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from multicard.core.system import in_parallel
 from multicard.core.units import SECONDS, with_unit
-from multicard.trace.collect import Events, Location, Owner, collect, left_out_notices
+from multicard.trace.collect import collect, left_out_notices
+from multicard.trace.events import Events, Location, Owner
 from multicard.trace.host_collectives import host_collectives
 from multicard.trace.kernel_classes import collective, kernel_class
 from multicard.trace.launches import NO_THREAD, UNKNOWN, LaunchCounts, calling_threads, join_calls
 from multicard.trace.messages import communication_kernels
 from multicard.trace.model import DEVICE, KINDS, Integers, Trace
 from multicard.trace.rank_matching import Matching, match_ranks
-from multicard.trace.statistics import Grouped, Statistics, statistics
 from multicard.trace.steps import LONG_AGO, Marks, Steps, Window, launched_before, steps_on_device
 
 CAPTURE, STEPS = "capture", "steps"
@@ -32,10 +31,7 @@ MISSING_KERNELS_SHARE = 0.01
 # call than the tolerance.
 EARLY_SHARE = 0.01
 EARLY_TOLERANCE_NS = 1_000_000
-# The statistics of fewer values take less time than starting threads does.
-VALUES_WORTH_THREADS = 10_000
 
-Key = tuple[Any, ...]
 Mask = npt.NDArray[np.bool_]
 
 
@@ -397,24 +393,3 @@ def _inside(events: Events, name: str, windows: Mapping[Location, Window]) -> Ma
         times_of_part = times[part]
         is_inside[part] = (first <= times_of_part) & (times_of_part < last)
     return is_inside
-
-
-def summed(values: Grouped, events: Events, keys: Sequence[Key | None]) -> list[tuple[Key, Statistics]]:
-    """Return the statistics of the values of all groups that share a key, with the key.
-
-    The order is that of the texts of the groups. `keys`: the key of each group, by code; None leaves the group out.
-    """
-    codes_of_key: dict[Key, list[int]] = {}
-    for code in sorted(range(len(events.groups)), key=lambda code: str(events.groups[code])):
-        key = keys[code]
-        if key is not None and code in values:
-            codes_of_key.setdefault(key, []).append(code)
-
-    def statistics_of(codes: list[int]) -> Statistics:
-        return statistics(values.of(codes))
-
-    if len(values) < VALUES_WORTH_THREADS:
-        results = [statistics_of(codes) for codes in codes_of_key.values()]
-    else:
-        results = in_parallel(statistics_of, codes_of_key.values())
-    return list(zip(codes_of_key, results, strict=True))

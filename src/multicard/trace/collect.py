@@ -3,156 +3,17 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from dataclasses import field as dataclass_field
-from functools import cached_property, partial
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from multicard.core.system import in_parallel
 from multicard.core.text import counted, listed
 from multicard.trace.api_names import call_name
+from multicard.trace.events import Events, Location
 from multicard.trace.model import KINDS, BatchReader, EventSource, Integers, Trace
-from multicard.trace.statistics import Grouped
-
-# A process of a capture: the number of its trace, and its process id. A trace is its position among the traces.
-Owner = tuple[int, int]
-# Where events happened: (trace, process) on the host, (trace, process, device) on a device, or () if only durations
-# were read. The first two are the `Owner`.
-Location = tuple[Any, ...]
-
-
-@dataclass
-class Events:
-    """Events of one kind from all traces, made by `collect`.
-
-    An event is a position in `code` and in each array of `arrays`, which holds the numbers that `collect` was asked
-    for, as uint32 where that can hold them. `code` is the number of the event's group; `groups` has, by code, the trace
-    and the values of `fields`. Events of one location lie side by side in the order in which they were recorded, in the
-    slice that `locations` gives. If only durations were read there is one location, (). `left_out` counts, by trace,
-    the events that end before they begin, which are not among these.
-
-    >>> kernels = Events(
-    ...     fields=("process", "device", "name"),
-    ...     groups=[(0, 4242, 1, "gemm"), (0, 4242, 1, "relu")],
-    ...     code=np.array([0, 1, 0]),
-    ...     arrays={"start": np.array([10, 20, 30]), "duration": np.array([5, 6, 7])},
-    ...     locations={(0, 4242, 1): slice(0, 3)},
-    ... )
-    >>> is_gemm = kernels.mask(name == "gemm" for name in kernels.group_field("name"))
-    >>> is_gemm.tolist(), kernels.ends(np.flatnonzero(is_gemm)).tolist()
-    ([True, False, True], [15, 37])
-    """
-
-    fields: tuple[str, ...]
-    groups: list[tuple[Any, ...]]
-    code: Integers
-    arrays: dict[str, Integers]
-    locations: dict[Location, slice]
-    left_out: dict[int, int] = dataclass_field(default_factory=dict)
-
-    def where(self, keep: npt.NDArray[np.bool_]) -> "Events":
-        """Return the events of a mask, and only the groups and locations that still have some."""
-        if keep.all():
-            return self
-        kept = np.flatnonzero(keep)
-        old_code = self.code.take(kept)
-        is_used = np.bincount(old_code, minlength=len(self.groups)) > 0
-        # The codes that are left close up: without any event of group 1, the groups 0, 1, 2 become 0 and 1.
-        new_code_of_old = (np.cumsum(is_used) - 1).astype(old_code.dtype)
-        return Events(
-            fields=self.fields,
-            groups=[self.groups[code] for code in np.flatnonzero(is_used).tolist()],
-            code=new_code_of_old.take(old_code),
-            arrays={name: values.take(kept) for name, values in self.arrays.items()},
-            locations=self._locations_of(kept),
-            left_out=self.left_out,
-        )
-
-    def _locations_of(self, kept: Integers) -> dict[Location, slice]:
-        """Return the locations that have some of the kept positions, and where those lie once the others are gone."""
-        locations: dict[Location, slice] = {}
-        for location, part in self.locations.items():
-            first, last = np.searchsorted(kept, (part.start, part.stop)).tolist()
-            if first < last:
-                locations[location] = slice(first, last)
-        return locations
-
-    def slice_of(self, location: Location) -> slice:
-        """Return the slice of the events of a location; an empty one if it has none."""
-        return self.locations.get(location, slice(0, 0))
-
-    def locations_of(self, owner: Location) -> list[Location]:
-        """Return the locations of a process: its devices, for events that run on devices."""
-        return [location for location in self.locations if location[:2] == owner]
-
-    def array_at(self, name: str, location: Location) -> Integers:
-        """Return a number of the events of a location, in the type in which it is stored."""
-        return self.arrays[name][self.slice_of(location)]
-
-    def codes_at(self, location: Location) -> Integers:
-        """Return the codes of the groups of the events of a location."""
-        return self.code[self.slice_of(location)]
-
-    def codes(self, positions: Integers) -> Integers:
-        """Return the codes of the groups of some events."""
-        return self.code.take(positions)
-
-    def number(self, name: str, positions: Integers) -> Integers:
-        """Return a number of some events as 64-bit integers: narrow ones would overflow in sums and differences."""
-        return self.arrays[name].take(positions).astype(np.int64, copy=False)
-
-    def ends(self, positions: Integers) -> Integers:
-        """Return when some events end; `arrays` must have their starts and durations."""
-        return self.number("start", positions) + self.number("duration", positions)
-
-    def in_time_order(self, positions: Integers) -> Integers:
-        """Return some events in the order of their starts."""
-        starts = self.arrays["start"].take(positions)
-        return positions.take(np.argsort(starts, kind="stable"))
-
-    def of_groups(self, codes: Sequence[int], positions: Integers) -> Integers:
-        """Return those of some events that are of some groups."""
-        is_chosen = np.isin(self.codes(positions), codes)
-        return positions[is_chosen]
-
-    @cached_property
-    def durations(self) -> Grouped:
-        """Durations in nanoseconds by code."""
-        return Grouped(self.code, self.arrays["duration"])
-
-    def mask(self, groups: Iterable[bool], part: slice = slice(None)) -> npt.NDArray[np.bool_]:
-        """Return a mask of the events, or of a part of them, that is True for events of the chosen groups.
-
-        `groups` has one value for each group, True if it is chosen.
-        """
-        is_chosen = np.fromiter(groups, bool, len(self.groups))
-        code = self.code[part]
-        # Filling an array is faster than a look-up for each event.
-        if is_chosen.all() or not is_chosen.any():
-            return np.full(len(code), is_chosen.any())
-        return is_chosen.take(code)
-
-    def positions(self, location: Location) -> Integers:
-        """Return the positions of the events of a location."""
-        part = self.slice_of(location)
-        return np.arange(part.start, part.stop)
-
-    def group_field(self, name: str) -> list[Any]:
-        """Return one field of each group, by code."""
-        index = self.fields.index(name) + 1
-        return [group[index] for group in self.groups]
-
-    def group_fields(self, *names: str) -> list[tuple[Any, ...]]:
-        """Return the trace and the named fields of each group, by code."""
-        indices = [0, *(self.fields.index(name) + 1 for name in names)]
-        return [tuple(group[index] for index in indices) for group in self.groups]
-
-    def group_dicts(self) -> list[dict[str, Any]]:
-        """Return the values of `fields` of each group by name, by code."""
-        return [dict(zip(self.fields, group[1:], strict=True)) for group in self.groups]
 
 
 def collect(

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from multicard.trace.collect import Events
+from multicard.trace.events import Events
 from multicard.trace.model import MISSING, Integers
 
 # For n ranks, the bytes that each rank's link must carry, over the bytes of one rank's message: NVIDIA's nccl-tests,

@@ -13,7 +13,7 @@ import numpy as np
 
 from multicard.core.text import counted
 from multicard.trace.captured_events import CapturedEvents
-from multicard.trace.collect import Owner
+from multicard.trace.events import Owner
 from multicard.trace.kernel_classes import CLASSES
 from multicard.trace.launches import UNKNOWN
 from multicard.trace.model import Integers, Steps, Trace

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from multicard.trace.api_calls import HostActivity, host_activity
-from multicard.trace.collect import Events, Location, Owner
+from multicard.trace.events import Events, Location, Owner
 from multicard.trace.intervals import (
     ALL_TIME,
     FIRST,

@@ -8,7 +8,7 @@ import re
 
 import numpy as np
 
-from multicard.trace.collect import Events
+from multicard.trace.events import Events
 from multicard.trace.kernel_classes import collective_call
 from multicard.trace.messages import COMMUNICATION_FIELDS
 from multicard.trace.model import MISSING

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from multicard.core.system import in_parallel
 from multicard.trace.api_calls import GRAPH_LAUNCH, KERNEL_LAUNCH
-from multicard.trace.collect import Events, Location, Owner
+from multicard.trace.events import Events, Location, Owner
 from multicard.trace.model import Integers
 
 # Stands for a time if the launching call was not recorded.

@@ -5,25 +5,21 @@ there a kernel carries the message of the call during which it was launched. A k
 end of a group of calls, gets its message by order within its communicator.
 """
 
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from multicard.trace.collect import Events, Owner
+from multicard.trace.events import Events, Owner
 from multicard.trace.launches import first_position
+from multicard.trace.message_order import NO_MESSAGE, ByOrder, ProcessMessages
 from multicard.trace.model import MISSING, Integers
 
 Mask = npt.NDArray[np.bool_]
 
 # Fields of the groups of communication kernels, beside the trace.
 COMMUNICATION_FIELDS = ("process", "device", "stream", "name", "class", "collective", "ranks", "communicator")
-
-# Stands for a position if a kernel's message, or the call that launched it, is unknown.
-_NONE = -1
 
 
 class _Message(NamedTuple):
@@ -46,7 +42,7 @@ def communication_kernels(kernels: Events, api: Events | None, messages: Events 
     """
     is_communication = kernels.mask(class_name == "communication" for class_name in kernels.group_field("class"))
     chosen = kernels.where(is_communication)
-    message_of_kernel = np.full(len(chosen.code), _NONE)
+    message_of_kernel = np.full(len(chosen.code), NO_MESSAGE)
     if messages is not None and len(messages.code):
         message_of_kernel = _messages_of(chosen, api, messages)
 
@@ -65,10 +61,10 @@ def communication_kernels(kernels: Events, api: Events | None, messages: Events 
 def _shares_message(message_of_kernel: Integers) -> Mask:
     """Return which kernels carry a message that another one carries, too.
 
-    >>> _shares_message(np.array([4, 9, 4, _NONE])).tolist()
+    >>> _shares_message(np.array([4, 9, 4, NO_MESSAGE])).tolist()
     [True, False, True, False]
     """
-    has_message = message_of_kernel != _NONE
+    has_message = message_of_kernel != NO_MESSAGE
     kernels_of_message = np.bincount(message_of_kernel[has_message], minlength=1)
     # The look-up for a kernel without a message is of no account, so its index only has to be valid.
     kernel_count = kernels_of_message.take(message_of_kernel, mode="clip")
@@ -85,7 +81,7 @@ def _groups(
     if messages is not None:
         for _, collective, ranks, communicator in messages.group_fields("collective", "ranks", "communicator"):
             message_groups.append(_Message(collective, ranks, communicator))
-        has_message = message_of_kernel != _NONE
+        has_message = message_of_kernel != NO_MESSAGE
         codes = messages.codes(message_of_kernel[has_message])
         message_code[has_message] = codes.astype(np.int64) + 1
 
@@ -111,33 +107,14 @@ def _numbers_of(messages: Events | None, message_of_kernel: Integers, name: str)
     """Return a number of the message that each kernel carries; `MISSING` for those without."""
     numbers = np.full(len(message_of_kernel), MISSING, np.int64)
     if messages is not None:
-        has_message = message_of_kernel != _NONE
+        has_message = message_of_kernel != NO_MESSAGE
         numbers[has_message] = messages.arrays[name].take(message_of_kernel[has_message])
     return numbers
 
 
-@dataclass(frozen=True)
-class _Process:
-    """The communication kernels of one process, and its messages, by their positions among all."""
-
-    owner: Owner
-    kernels: Events
-    messages: Events
-    kernel_positions: Integers
-    message_positions: Integers
-
-    def kernel_number(self, name: str) -> Integers:
-        """Return a number of each kernel."""
-        return self.kernels.number(name, self.kernel_positions)
-
-    def message_number(self, name: str) -> Integers:
-        """Return a number of each message."""
-        return self.messages.number(name, self.message_positions)
-
-
 def _messages_of(kernels: Events, api: Events | None, messages: Events) -> Integers:
-    """Return the position of the message that each kernel carries, or `_NONE`."""
-    message_of_kernel = np.full(len(kernels.code), _NONE)
+    """Return the position of the message that each kernel carries, or `NO_MESSAGE`."""
+    message_of_kernel = np.full(len(kernels.code), NO_MESSAGE)
     for owner, part in messages.locations.items():
         on_devices = [kernels.positions(location) for location in kernels.locations_of(owner)]
         if not on_devices:
@@ -146,20 +123,20 @@ def _messages_of(kernels: Events, api: Events | None, messages: Events) -> Integ
         is_noted = messages.arrays["kernel_start"][part] != MISSING
         noted = np.flatnonzero(is_noted) + part.start
         if len(noted):
-            process = _Process(owner, kernels, messages, positions, noted)
+            process = ProcessMessages(owner, kernels, messages, positions, noted)
             message_of_kernel[positions] = _by_noted_kernel(process)
         calls = np.flatnonzero(~is_noted) + part.start
         if len(calls):
             if api is not None:
-                without_message = positions[message_of_kernel.take(positions) == _NONE]
-                process = _Process(owner, kernels, messages, without_message, calls)
+                without_message = positions[message_of_kernel.take(positions) == NO_MESSAGE]
+                process = ProcessMessages(owner, kernels, messages, without_message, calls)
                 message_of_kernel[without_message] = _by_call(process, api)
-            _ByOrder(_Process(owner, kernels, messages, positions, calls), message_of_kernel).match()
+            ByOrder(ProcessMessages(owner, kernels, messages, positions, calls), message_of_kernel).match()
     return message_of_kernel
 
 
-def _by_noted_kernel(process: _Process) -> Integers:
-    """Return the message that was noted on each kernel: the one with its correlation and start, or `_NONE`."""
+def _by_noted_kernel(process: ProcessMessages) -> Integers:
+    """Return the message that was noted on each kernel: the one with its correlation and start, or `NO_MESSAGE`."""
     kernel_correlation, message_correlation = _common_codes(
         process.kernel_number("correlation"), process.message_number("correlation")
     )
@@ -172,7 +149,7 @@ def _by_noted_kernel(process: _Process) -> Integers:
     order = np.argsort(message_key, kind="stable")
     position, is_noted = first_position(message_key.take(order), kernel_key)
     message = process.message_positions.take(order.take(position))
-    return np.where(is_noted, message, _NONE)
+    return np.where(is_noted, message, NO_MESSAGE)
 
 
 def _common_codes(first: Integers, second: Integers) -> tuple[Integers, Integers]:
@@ -186,13 +163,16 @@ def _common_codes(first: Integers, second: Integers) -> tuple[Integers, Integers
     return codes[: len(first)], codes[len(first) :]
 
 
-def _by_call(process: _Process, api: Events) -> Integers:
-    """Return the message of the call of NCCL during which each kernel was launched, on the same thread; or `_NONE`."""
+def _by_call(process: ProcessMessages, api: Events) -> Integers:
+    """Return the message of the call of NCCL during which each kernel was launched, on the same thread.
+
+    `NO_MESSAGE` for kernels that were launched outside of such calls.
+    """
     messages = process.messages
     launches = _launches(api, process.owner, process.kernel_number("correlation"))
     launching_threads = api.group_field("thread")
     calling_threads = messages.group_field("thread")
-    message_of_kernel = np.full(len(process.kernel_positions), _NONE)
+    message_of_kernel = np.full(len(process.kernel_positions), NO_MESSAGE)
     for thread in {thread for thread in calling_threads if thread is not None}:
         codes_of_calls = _codes_equal(calling_threads, thread)
         codes_of_launches = _codes_equal(launching_threads, thread)
@@ -228,8 +208,12 @@ def _codes_equal(values: Sequence[Any], value: Any) -> list[int]:
     return [code for code, other in enumerate(values) if other == value]
 
 
+# Stands for the code of the call that launched a kernel, if it is unknown.
+_NO_CALL = -1
+
+
 class _Launches(NamedTuple):
-    """When the call began that launched each of some kernels, and the code of its group, `_NONE` if unrecorded."""
+    """When the call began that launched each of some kernels, and the code of its group, `_NO_CALL` if unrecorded."""
 
     start: Integers
     code: Integers
@@ -241,7 +225,7 @@ def _launches(api: Events, owner: Owner, correlation: Integers) -> _Launches:
     Of calls with one correlation the one that began first counts.
     """
     start = np.zeros(len(correlation), np.int64)
-    code = np.full(len(correlation), _NONE)
+    code = np.full(len(correlation), _NO_CALL)
     part = api.slice_of(owner)
     # Rows that repeat a call with its backtrace are left out.
     is_call = api.mask((name != "backtrace" for name in api.group_field("api")), part)
@@ -261,145 +245,3 @@ def _launches(api: Events, owner: Owner, correlation: Integers) -> _Launches:
     start[is_launched] = api.arrays["start"].take(launching_call)
     code[is_launched] = api.codes(launching_call)
     return _Launches(start, code)
-
-
-class _Stream(NamedTuple):
-    """A stream of a device; `number` is None if streams were not recorded, or this one was not."""
-
-    trace: int
-    device: int | None
-    number: int | None
-
-
-class _KernelGroup(NamedTuple):
-    """What a group of kernels has in common."""
-
-    code: int
-    stream: _Stream
-    collective: str | None
-
-
-class _MessageGroup(NamedTuple):
-    """What a group of messages has in common."""
-
-    code: int
-    collective: str
-    communicator: str | None
-
-
-class _ByOrder:
-    """Gives the kernels of a process that have no message yet its remaining messages, by order.
-
-    A communicator has a stream of its own, which kernels that have their messages show. Kernels of other streams are
-    matched only if all of one collective are on one device, and all its messages are of one communicator.
-    """
-
-    def __init__(self, process: _Process, message_of_kernel: Integers) -> None:
-        """Take the kernels and messages of a process, and what each kernel of all processes carries, to add to it."""
-        self._kernels = process.kernels
-        self._messages = process.messages
-        self._message_of_kernel = message_of_kernel
-        self._kernel_groups = _kernel_groups(process.kernels)
-        self._message_groups = _message_groups(process.messages)
-
-        carried = message_of_kernel.take(process.kernel_positions)
-        is_free_kernel = carried == _NONE
-        is_free_message = ~np.isin(process.message_positions, carried)
-        self._free_kernels = process.kernel_positions[is_free_kernel]
-        self._free_messages = process.message_positions[is_free_message]
-
-        # What the kernels with messages show.
-        self._communicator_of_stream = self._communicators_of_streams(process.kernel_positions[~is_free_kernel])
-        self._communicators_of_collective: dict[str, set[str | None]] = {}
-        for message in self._groups_of_messages(process.message_positions):
-            communicators = self._communicators_of_collective.setdefault(message.collective, set())
-            communicators.add(message.communicator)
-
-    def match(self) -> None:
-        """Match what remains of each communicator, then of each collective."""
-        codes = np.unique(self._kernels.codes(self._free_kernels))
-        kernel_groups = [self._kernel_groups[code] for code in codes.tolist()]
-        message_groups = self._groups_of_messages(self._free_messages)
-        for collective in dict.fromkeys(message.collective for message in message_groups):
-            self._match_collective(
-                collective,
-                [kernel for kernel in kernel_groups if kernel.collective == collective],
-                [message for message in message_groups if message.collective == collective],
-            )
-
-    def _match_collective(self, collective: str, kernels: list[_KernelGroup], messages: list[_MessageGroup]) -> None:
-        """Match what remains of one collective."""
-        streams_of_communicator = Counter(self._communicator_of_stream.values())
-        for stream, communicator in self._communicator_of_stream.items():
-            # If a communicator has two streams, the one that a message belongs to is unknown.
-            if streams_of_communicator[communicator] == 1:
-                self._pair(
-                    [kernel for kernel in kernels if kernel.stream == stream],
-                    [message for message in messages if message.communicator == communicator],
-                )
-        on_other_streams = [kernel for kernel in kernels if kernel.stream not in self._communicator_of_stream]
-        devices = {kernel.stream.device for kernel in on_other_streams}
-        if len(devices) == 1 and len(self._communicators_of_collective[collective]) == 1:
-            self._pair(on_other_streams, messages)
-
-    def _groups_of_messages(self, positions: Integers) -> list[_MessageGroup]:
-        """Return the groups that some messages are of, each once."""
-        codes = np.unique(self._messages.codes(positions))
-        return [self._message_groups[code] for code in codes.tolist()]
-
-    def _communicators_of_streams(self, kernels: Integers) -> dict[_Stream, str | None]:
-        """Return the communicator of each stream whose kernels with messages are all of one communicator."""
-        kernel_codes = self._kernels.codes(kernels)
-        message_codes = self._messages.codes(self._message_of_kernel.take(kernels))
-        pairs = np.unique(np.stack((kernel_codes, message_codes)), axis=1)
-        communicators: dict[_Stream, set[str | None]] = {}
-        for kernel_code, message_code in pairs.T.tolist():
-            stream = self._kernel_groups[kernel_code].stream
-            communicator = self._message_groups[message_code].communicator
-            communicators.setdefault(stream, set()).add(communicator)
-        return {stream: names.pop() for stream, names in communicators.items() if len(names) == 1}
-
-    def _pair(self, kernel_groups: list[_KernelGroup], message_groups: list[_MessageGroup]) -> None:
-        """Give the kernels of some groups the messages of some groups in order, if there are as many of both.
-
-        A kernel that began before the first of the calls, and a call that began after the last of the kernels, have no
-        partner in the capture. Here the kernel at 2 and the call at 40 have none, and the others are paired:
-
-            kernels at  2  12  23  31
-            calls at      10  20  30  40
-        """
-        kernel_codes = [group.code for group in kernel_groups]
-        message_codes = [group.code for group in message_groups]
-        kernels = self._kernels.of_groups(kernel_codes, self._free_kernels)
-        calls = self._messages.of_groups(message_codes, self._free_messages)
-        # Some may have been given to kernels of another stream by now.
-        calls = calls[~np.isin(calls, self._message_of_kernel)]
-        if not len(kernels) or not len(calls):
-            return
-        kernels = self._kernels.in_time_order(kernels)
-        calls = self._messages.in_time_order(calls)
-        kernel_starts = self._kernels.number("start", kernels)
-        call_starts = self._messages.number("start", calls)
-        kernels = kernels[kernel_starts >= call_starts[0]]
-        calls = calls[call_starts <= kernel_starts[-1]]
-        if len(kernels) == len(calls):
-            self._message_of_kernel[kernels] = calls
-
-
-def _kernel_groups(kernels: Events) -> list[_KernelGroup]:
-    """Return the groups of kernels by code."""
-    groups: list[_KernelGroup] = []
-    described = kernels.group_dicts()
-    for code, (trace, *_) in enumerate(kernels.groups):
-        fields = described[code]
-        stream = _Stream(trace, fields["device"], fields.get("stream"))
-        groups.append(_KernelGroup(code, stream, fields["collective"]))
-    return groups
-
-
-def _message_groups(messages: Events) -> list[_MessageGroup]:
-    """Return the groups of messages by code."""
-    groups: list[_MessageGroup] = []
-    for code, (_, collective, communicator) in enumerate(messages.group_fields("collective", "communicator")):
-        groups.append(_MessageGroup(code, collective, communicator))
-    return groups

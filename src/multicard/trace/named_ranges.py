@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from multicard.trace.collect import Events, Owner
+from multicard.trace.events import Events, Owner
 from multicard.trace.model import Integers, Steps, shared_name
 from multicard.trace.steps import LONG_AGO, ROUNDING_NS
 

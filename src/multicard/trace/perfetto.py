@@ -19,7 +19,8 @@ from multicard.core.errors import TraceError
 from multicard.core.files import atomic_write
 from multicard.core.text import printable
 from multicard.trace.api_names import api_name
-from multicard.trace.collect import Events, collect
+from multicard.trace.collect import collect
+from multicard.trace.events import Events
 from multicard.trace.kernel_classes import kernel_class
 from multicard.trace.model import Integers, Trace
 from multicard.trace.steps import Marks

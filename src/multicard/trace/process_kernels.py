@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from multicard.trace.captured_events import CapturedEvents
-from multicard.trace.collect import Events, Owner
+from multicard.trace.events import Events, Owner
 from multicard.trace.kernel_classes import CLASSES
 from multicard.trace.launches import UNKNOWN
 from multicard.trace.model import Integers

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from multicard.core.text import plural
-from multicard.trace.collect import Events, Location
+from multicard.trace.events import Events, Location
 from multicard.trace.model import MISSING, Integers, Trace
 from multicard.trace.process_groups import RankTimes, Unclear, groups_of
 

@@ -5,17 +5,18 @@ names its trace by number; columns that it lacks are empty.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from multicard.core.layout import PHASES
+from multicard.core.system import in_parallel
 from multicard.trace.api_calls import LAUNCH
-from multicard.trace.captured_events import STEPS, CapturedEvents, Key, summed
-from multicard.trace.collect import Events, Location
+from multicard.trace.captured_events import STEPS, CapturedEvents
 from multicard.trace.collectives import CannotTell, by_message_size, message_columns
+from multicard.trace.events import Events, Location
 from multicard.trace.launches import UNKNOWN
 from multicard.trace.model import Integers, why_absent
 from multicard.trace.statistics import Grouped, Statistics, statistics
@@ -26,6 +27,12 @@ Row = dict[str, Any]
 Rows = list[Row]
 # The fields of a group of events by name, as `Events.group_dicts` returns them.
 Group = dict[str, Any]
+
+# The trace and some fields of a group of events: what a row is about.
+Key = tuple[Any, ...]
+
+# The statistics of fewer values take less time than starting threads does.
+VALUES_WORTH_THREADS = 10_000
 
 DEVICE_COLUMNS = ("trace", "process", "device")
 # Values in nanoseconds become columns in seconds.
@@ -40,6 +47,27 @@ def _seconds(durations: Statistics) -> Row:
         value = getattr(durations, name)
         row[f"{name}_s"] = None if value is None else value / 1e9
     return row
+
+
+def _summed(values: Grouped, events: Events, keys: Sequence[Key | None]) -> list[tuple[Key, Statistics]]:
+    """Return the statistics of the values of all groups that share a key, with the key.
+
+    The order is that of the texts of the groups. `keys`: the key of each group, by code; None leaves the group out.
+    """
+    codes_of_key: dict[Key, list[int]] = {}
+    for code in sorted(range(len(events.groups)), key=lambda code: str(events.groups[code])):
+        key = keys[code]
+        if key is not None and code in values:
+            codes_of_key.setdefault(key, []).append(code)
+
+    def statistics_of(codes: list[int]) -> Statistics:
+        return statistics(values.of(codes))
+
+    if len(values) < VALUES_WORTH_THREADS:
+        results = [statistics_of(codes) for codes in codes_of_key.values()]
+    else:
+        results = in_parallel(statistics_of, codes_of_key.values())
+    return list(zip(codes_of_key, results, strict=True))
 
 
 def _sorted_rows(sums: Iterable[tuple[Key, Statistics]], *columns: str) -> Rows:
@@ -87,7 +115,7 @@ def sums(kind: str, fields: Mapping[str, str]) -> Callable[[CapturedEvents], Row
     def make(capture: CapturedEvents) -> Rows:
         events = capture.required(kind)
         keys = events.group_fields("process", *fields.values())
-        return _sorted_rows(summed(events.durations, events, keys), *fields)
+        return _sorted_rows(_summed(events.durations, events, keys), *fields)
 
     return make
 
@@ -133,7 +161,7 @@ def collectives(capture: CapturedEvents) -> Rows:
     kernels = _communication(capture)
     transfer = transfer_times(kernels, capture.matching)
     keys = kernels.group_fields("process", "device", "collective")
-    rows = _sorted_rows(summed(kernels.durations, kernels, keys), "device", "collective")
+    rows = _sorted_rows(_summed(kernels.durations, kernels, keys), "device", "collective")
     for row in rows:
         row_key = (row["trace"], row["process"], row["device"], row["collective"])
         is_of_row = kernels.mask(key == row_key for key in keys)
@@ -165,8 +193,8 @@ def memory_operations(capture: CapturedEvents) -> Rows:
     keys = memory.group_fields("process", *fields)
     has_size = memory.arrays["bytes"] >= 0
     sizes = Grouped(memory.code[has_size], memory.arrays["bytes"][has_size])
-    size_of_key = dict(summed(sizes, memory, keys))
-    rows = _sorted_rows(summed(memory.durations, memory, keys), *fields)
+    size_of_key = dict(_summed(sizes, memory, keys))
+    rows = _sorted_rows(_summed(memory.durations, memory, keys), *fields)
     for row in rows:
         size = size_of_key.get(tuple(row[name] for name in ("trace", "process", *fields)))
         if size is None:

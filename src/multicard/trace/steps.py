@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from multicard.core.layout import PHASES
-from multicard.trace.collect import Events, Owner
+from multicard.trace.events import Events, Owner
 from multicard.trace.launches import UNKNOWN
 from multicard.trace.model import DEVICE, HOST, Integers, Steps, Trace
 

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from multicard.trace.collect import Events, Location
+from multicard.trace.events import Events, Location
 from multicard.trace.model import MISSING, Integers
 from multicard.trace.rank_matching import MatchedCalls, Matching
 

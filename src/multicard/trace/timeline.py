@@ -10,7 +10,6 @@ import numpy as np
 from multicard.core.system import in_parallel
 from multicard.trace.api_calls import GRAPH_LAUNCH, KERNEL_LAUNCH
 from multicard.trace.captured_events import CAPTURE, STEPS, CapturedEvents
-from multicard.trace.collect import Events, Location, Owner
 from multicard.trace.device_times import (
     COMMUNICATION,
     COMPUTE,
@@ -22,6 +21,7 @@ from multicard.trace.device_times import (
     DeviceTimes,
     Launches,
 )
+from multicard.trace.events import Events, Location, Owner
 from multicard.trace.host import Host, loading_launches
 from multicard.trace.idle import ANY_THREAD, CAUSES, ThreadActivity
 from multicard.trace.launches import UNKNOWN, calling_threads

@@ -1,0 +1,174 @@
+"""Match communication kernels with messages by their order, where nothing else shows which message a kernel carries."""
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from multicard.trace.events import Events, Owner
+from multicard.trace.model import Integers
+
+# Stands for a position if the message of a kernel is unknown.
+NO_MESSAGE = -1
+
+
+@dataclass(frozen=True)
+class ProcessMessages:
+    """The communication kernels of one process, and its messages, by their positions among all."""
+
+    owner: Owner
+    kernels: Events
+    messages: Events
+    kernel_positions: Integers
+    message_positions: Integers
+
+    def kernel_number(self, name: str) -> Integers:
+        """Return a number of each kernel."""
+        return self.kernels.number(name, self.kernel_positions)
+
+    def message_number(self, name: str) -> Integers:
+        """Return a number of each message."""
+        return self.messages.number(name, self.message_positions)
+
+
+class _Stream(NamedTuple):
+    """A stream of a device; `number` is None if streams were not recorded, or this one was not."""
+
+    trace: int
+    device: int | None
+    number: int | None
+
+
+class _KernelGroup(NamedTuple):
+    """What a group of kernels has in common."""
+
+    code: int
+    stream: _Stream
+    collective: str | None
+
+
+class _MessageGroup(NamedTuple):
+    """What a group of messages has in common."""
+
+    code: int
+    collective: str
+    communicator: str | None
+
+
+class ByOrder:
+    """Gives the kernels of a process that have no message yet its remaining messages, by order.
+
+    A communicator has a stream of its own, which kernels that have their messages show. Kernels of other streams are
+    matched only if all of one collective are on one device, and all its messages are of one communicator.
+    """
+
+    def __init__(self, process: ProcessMessages, message_of_kernel: Integers) -> None:
+        """Take the kernels and messages of a process, and what each kernel of all processes carries, to add to it."""
+        self._kernels = process.kernels
+        self._messages = process.messages
+        self._message_of_kernel = message_of_kernel
+        self._kernel_groups = _kernel_groups(process.kernels)
+        self._message_groups = _message_groups(process.messages)
+
+        carried = message_of_kernel.take(process.kernel_positions)
+        is_free_kernel = carried == NO_MESSAGE
+        is_free_message = ~np.isin(process.message_positions, carried)
+        self._free_kernels = process.kernel_positions[is_free_kernel]
+        self._free_messages = process.message_positions[is_free_message]
+
+        # What the kernels with messages show.
+        self._communicator_of_stream = self._communicators_of_streams(process.kernel_positions[~is_free_kernel])
+        self._communicators_of_collective: dict[str, set[str | None]] = {}
+        for message in self._groups_of_messages(process.message_positions):
+            communicators = self._communicators_of_collective.setdefault(message.collective, set())
+            communicators.add(message.communicator)
+
+    def match(self) -> None:
+        """Match what remains of each communicator, then of each collective."""
+        codes = np.unique(self._kernels.codes(self._free_kernels))
+        kernel_groups = [self._kernel_groups[code] for code in codes.tolist()]
+        message_groups = self._groups_of_messages(self._free_messages)
+        for collective in dict.fromkeys(message.collective for message in message_groups):
+            self._match_collective(
+                collective,
+                [kernel for kernel in kernel_groups if kernel.collective == collective],
+                [message for message in message_groups if message.collective == collective],
+            )
+
+    def _match_collective(self, collective: str, kernels: list[_KernelGroup], messages: list[_MessageGroup]) -> None:
+        """Match what remains of one collective."""
+        streams_of_communicator = Counter(self._communicator_of_stream.values())
+        for stream, communicator in self._communicator_of_stream.items():
+            # If a communicator has two streams, the one that a message belongs to is unknown.
+            if streams_of_communicator[communicator] == 1:
+                self._pair(
+                    [kernel for kernel in kernels if kernel.stream == stream],
+                    [message for message in messages if message.communicator == communicator],
+                )
+        on_other_streams = [kernel for kernel in kernels if kernel.stream not in self._communicator_of_stream]
+        devices = {kernel.stream.device for kernel in on_other_streams}
+        if len(devices) == 1 and len(self._communicators_of_collective[collective]) == 1:
+            self._pair(on_other_streams, messages)
+
+    def _groups_of_messages(self, positions: Integers) -> list[_MessageGroup]:
+        """Return the groups that some messages are of, each once."""
+        codes = np.unique(self._messages.codes(positions))
+        return [self._message_groups[code] for code in codes.tolist()]
+
+    def _communicators_of_streams(self, kernels: Integers) -> dict[_Stream, str | None]:
+        """Return the communicator of each stream whose kernels with messages are all of one communicator."""
+        kernel_codes = self._kernels.codes(kernels)
+        message_codes = self._messages.codes(self._message_of_kernel.take(kernels))
+        pairs = np.unique(np.stack((kernel_codes, message_codes)), axis=1)
+        communicators: dict[_Stream, set[str | None]] = {}
+        for kernel_code, message_code in pairs.T.tolist():
+            stream = self._kernel_groups[kernel_code].stream
+            communicator = self._message_groups[message_code].communicator
+            communicators.setdefault(stream, set()).add(communicator)
+        return {stream: names.pop() for stream, names in communicators.items() if len(names) == 1}
+
+    def _pair(self, kernel_groups: list[_KernelGroup], message_groups: list[_MessageGroup]) -> None:
+        """Give the kernels of some groups the messages of some groups in order, if there are as many of both.
+
+        A kernel that began before the first of the calls, and a call that began after the last of the kernels, have no
+        partner in the capture. Here the kernel at 2 and the call at 40 have none, and the others are paired:
+
+            kernels at  2  12  23  31
+            calls at      10  20  30  40
+        """
+        kernel_codes = [group.code for group in kernel_groups]
+        message_codes = [group.code for group in message_groups]
+        kernels = self._kernels.of_groups(kernel_codes, self._free_kernels)
+        calls = self._messages.of_groups(message_codes, self._free_messages)
+        # Some may have been given to kernels of another stream by now.
+        calls = calls[~np.isin(calls, self._message_of_kernel)]
+        if not len(kernels) or not len(calls):
+            return
+        kernels = self._kernels.in_time_order(kernels)
+        calls = self._messages.in_time_order(calls)
+        kernel_starts = self._kernels.number("start", kernels)
+        call_starts = self._messages.number("start", calls)
+        kernels = kernels[kernel_starts >= call_starts[0]]
+        calls = calls[call_starts <= kernel_starts[-1]]
+        if len(kernels) == len(calls):
+            self._message_of_kernel[kernels] = calls
+
+
+def _kernel_groups(kernels: Events) -> list[_KernelGroup]:
+    """Return the groups of kernels by code."""
+    groups: list[_KernelGroup] = []
+    described = kernels.group_dicts()
+    for code, (trace, *_) in enumerate(kernels.groups):
+        fields = described[code]
+        stream = _Stream(trace, fields["device"], fields.get("stream"))
+        groups.append(_KernelGroup(code, stream, fields["collective"]))
+    return groups
+
+
+def _message_groups(messages: Events) -> list[_MessageGroup]:
+    """Return the groups of messages by code."""
+    groups: list[_MessageGroup] = []
+    for code, (_, collective, communicator) in enumerate(messages.group_fields("collective", "communicator")):
+        groups.append(_MessageGroup(code, collective, communicator))
+    return groups
