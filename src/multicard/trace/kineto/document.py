@@ -46,7 +46,11 @@ NO_ARGUMENTS = Arguments()
 
 
 class Event(msgspec.Struct, gc=False):
-    """The fields of an event that are used; times are microseconds."""
+    """The fields of an event that are used.
+
+    `ph`: its phase, such as "X" for a complete event, and "B" and "E" for the begin and the end of one. `cat`: its
+    category. `ts`, `dur`: start and duration in microseconds.
+    """
 
     ph: str | None = None
     cat: str | None = None
@@ -77,32 +81,33 @@ def decode(text: bytes, findings: Findings) -> Document:
     try:
         return _decode(text, findings)
     except msgspec.ValidationError:
-        # It is JSON, but a field has another type than it should.
+        # It is JSON, but a field has another type than it should. The decoder into records skips texts that it does not
+        # need, the one into plain values needs all of them to be UTF-8.
         return _from_plain(msgspec.json.decode(as_utf_8(text, findings)), findings)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        text = repair(text, findings)
+        repaired = repair(text, findings)
+    # After a repair, too, a field may have another type than it should.
     try:
-        return _decode(text, findings)
+        return _decode(repaired, findings)
     except msgspec.ValidationError:
-        return _from_plain(msgspec.json.decode(text), findings)
+        return _from_plain(msgspec.json.decode(repaired), findings)
 
 
 def _decode(text: bytes, findings: Findings) -> Document:
-    if not _LIST.match(text):
-        return msgspec.json.decode(text, type=Document)
-    document = Document(msgspec.json.decode(text, type=list[Event]))
-    _require_events(document.traceEvents)
-    findings[LIST_AT_TOP] = 1
-    return document
+    """Return the document of a text that is sound.
+
+    Raises `msgspec.ValidationError` if a field has another type than it should, and its parent class
+    `msgspec.DecodeError` if the text is not JSON.
+    """
+    if _LIST.match(text):
+        return _list_at_top(msgspec.json.decode(text, type=list[Event]), findings)
+    return msgspec.json.decode(text, type=Document)
 
 
 def _from_plain(plain: Any, findings: Findings) -> Document:
     """Return a document made of dictionaries and lists; a value of an unexpected type counts as missing."""
     if isinstance(plain, list):
-        document = Document(_events(plain, findings))
-        _require_events(document.traceEvents)
-        findings[LIST_AT_TOP] = 1
-        return document
+        return _list_at_top(_events(plain, findings), findings)
     if not isinstance(plain, dict) or not isinstance(plain.get("traceEvents"), list):
         raise msgspec.ValidationError("Expected `object` with an `array` traceEvents")
     names = [name for name in Document.__struct_fields__ if name != "traceEvents"]
@@ -110,20 +115,26 @@ def _from_plain(plain: Any, findings: Findings) -> Document:
     return Document(_events(plain["traceEvents"], findings), **metadata)
 
 
-def _require_events(events: list[Event]) -> None:
-    """Raise `msgspec.ValidationError` if none of the entries of a list at the top of the file is an event."""
+def _list_at_top(events: list[Event], findings: Findings) -> Document:
+    """Return the document of a file that is a bare list of events, as old versions wrote it.
+
+    Raises `msgspec.ValidationError` if none of the entries of the list is an event, which has a phase.
+    """
     if not any(event.ph for event in events):
         raise msgspec.ValidationError("Expected `array` of events")
+    findings[LIST_AT_TOP] = 1
+    return Document(events)
 
 
 def _events(entries: list[Any], findings: Findings) -> list[Event]:
-    events = [_event(entry) for entry in entries if isinstance(entry, dict)]
-    if len(events) < len(entries):
-        findings[NO_EVENTS] += len(entries) - len(events)
-    return events
+    """Return the entries of a list that are objects as events, and count the others."""
+    objects = [entry for entry in entries if isinstance(entry, dict)]
+    findings[NO_EVENTS] += len(entries) - len(objects)
+    return [_event(entry) for entry in objects]
 
 
 def _event(entry: dict[str, Any]) -> Event:
+    """Return an object of the file as an event, None for each field of an unexpected type."""
     return Event(
         ph=_text(entry.get("ph")),
         cat=_text(entry.get("cat")),
@@ -139,8 +150,10 @@ def _event(entry: dict[str, Any]) -> Event:
 def _arguments(entry: Any) -> Arguments:
     if not isinstance(entry, dict):
         return NO_ARGUMENTS
-    names_in_file = zip(Arguments.__struct_fields__, Arguments.__struct_encode_fields__, strict=True)
-    return Arguments(**{field: scalar(entry.get(name)) for field, name in names_in_file})
+    arguments: dict[str, Scalar] = {}
+    for field, name_in_file in zip(Arguments.__struct_fields__, Arguments.__struct_encode_fields__, strict=True):
+        arguments[field] = scalar(entry.get(name_in_file))
+    return Arguments(**arguments)
 
 
 def _text(value: Any) -> str | None:
