@@ -43,6 +43,7 @@ def open_capture(paths: Sequence[Path], scratch: Path, large: bool = False) -> l
     for path in paths:
         for file in _trace_files(path):
             named_by_user[file.resolve()] = file
+    # A report and its database have the same name up to the suffix.
     databases = {file.with_suffix("") for file in named_by_user if file.suffix == ".sqlite"}
     chosen = [file for file in named_by_user if file.suffix not in EXPORTABLE or file.with_suffix("") not in databases]
     traces = [open_trace(named_by_user[file], scratch, large) for file in chosen]
@@ -68,20 +69,30 @@ def open_trace(path: Path, scratch: Path | None = None, large: bool = False) -> 
     if not path.is_file():
         raise TraceError(f"{path}: no such file")
     file_format = _format_of_content(_beginning(path)) or _format_of_name(path)
-    if file_format is None or file_format.profiler.reader is None or (file_format.is_report and scratch is None):
+    if file_format is None:
         raise _unreadable(path)
     profiler = file_format.profiler
-    readable = profiler.export(path, scratch) if file_format.is_report and scratch else path
-    reader = importlib.import_module(file_format.profiler.reader)
-    trace: Trace = reader.read(readable, large=large) if profiler.refuses_large else reader.read(readable)
+    if profiler.reader is None:
+        raise _unreadable(path)
+    readable = path
+    if file_format.is_report:
+        if scratch is None:
+            raise _unreadable(path)
+        readable = profiler.export(path, scratch)
+    reader = importlib.import_module(profiler.reader)
+    # Only readers that may refuse a file for its size have the parameter.
+    arguments = {"large": large} if profiler.refuses_large else {}
+    trace: Trace = reader.read(readable, **arguments)
     return trace
 
 
 def _unreadable(path: Path) -> TraceError:
+    """Return the error for a file of a format that is not read, which lists those that are."""
     expected: list[str] = []
     for profiler in PROFILERS.values():
         if profiler.reader is not None:
             expected += profiler.exportable + profiler.readable
+    # `analyze --as-runs` takes a table in CSV that lists traces.
     table = "; a table of traces is read by --as-runs" if path.suffix == ".csv" else ""
     return TraceError(f"{path}: cannot be read as a trace, expected {listed(expected, 'or')}{table}")
 
