@@ -15,7 +15,10 @@ NO_MESSAGE = -1
 
 @dataclass(frozen=True)
 class ProcessMessages:
-    """The communication kernels of one process, and its messages, by their positions among all."""
+    """The communication kernels of one process, and its messages, which a communication library noted for its calls.
+
+    `kernel_positions` and `message_positions` are those among the `kernels` and `messages` of all processes.
+    """
 
     owner: Owner
     kernels: Events
@@ -61,10 +64,37 @@ class ByOrder:
 
     A communicator has a stream of its own, which kernels that have their messages show. Kernels of other streams are
     matched only if all of one collective are on one device, and all its messages are of one communicator.
+
+    Of four kernels on one stream the first began before the first of four calls, and the last call began after all
+    kernels. The others belong together, one by one:
+
+    >>> kernels = Events(
+    ...     fields=("device", "stream", "collective"),
+    ...     groups=[(0, 1, 7, "all_reduce")],
+    ...     code=np.zeros(4, int),
+    ...     arrays={"start": np.array([2, 12, 23, 31])},
+    ...     locations={(0, 4242, 1): slice(0, 4)},
+    ... )
+    >>> messages = Events(
+    ...     fields=("collective", "communicator"),
+    ...     groups=[(0, "all_reduce", "0xab")],
+    ...     code=np.zeros(4, int),
+    ...     arrays={"start": np.array([10, 20, 30, 40])},
+    ...     locations={(0, 4242): slice(0, 4)},
+    ... )
+    >>> message_of_kernel = np.full(4, NO_MESSAGE)
+    >>> process = ProcessMessages((0, 4242), kernels, messages, np.arange(4), np.arange(4))
+    >>> ByOrder(process, message_of_kernel).match()
+    >>> message_of_kernel.tolist()
+    [-1, 0, 1, 2]
     """
 
     def __init__(self, process: ProcessMessages, message_of_kernel: Integers) -> None:
-        """Take the kernels and messages of a process, and what each kernel of all processes carries, to add to it."""
+        """Take the kernels and messages of a process.
+
+        `message_of_kernel`: the position of the message of each kernel of all processes, or `NO_MESSAGE`. `match`
+        writes the messages that it finds into this array.
+        """
         self._kernels = process.kernels
         self._messages = process.messages
         self._message_of_kernel = message_of_kernel
@@ -77,7 +107,7 @@ class ByOrder:
         self._free_kernels = process.kernel_positions[is_free_kernel]
         self._free_messages = process.message_positions[is_free_message]
 
-        # What the kernels with messages show.
+        # The streams of communicators are those of kernels whose message is known.
         self._communicator_of_stream = self._communicators_of_streams(process.kernel_positions[~is_free_kernel])
         self._communicators_of_collective: dict[str, set[str | None]] = {}
         for message in self._groups_of_messages(process.message_positions):
@@ -85,7 +115,7 @@ class ByOrder:
             communicators.add(message.communicator)
 
     def match(self) -> None:
-        """Match what remains of each communicator, then of each collective."""
+        """Give free kernels a message: for each collective those of one communicator first, then all others."""
         codes = np.unique(self._kernels.codes(self._free_kernels))
         kernel_groups = [self._kernel_groups[code] for code in codes.tolist()]
         message_groups = self._groups_of_messages(self._free_messages)
@@ -98,10 +128,10 @@ class ByOrder:
 
     def _match_collective(self, collective: str, kernels: list[_KernelGroup], messages: list[_MessageGroup]) -> None:
         """Match what remains of one collective."""
-        streams_of_communicator = Counter(self._communicator_of_stream.values())
+        stream_counts = Counter(self._communicator_of_stream.values())
         for stream, communicator in self._communicator_of_stream.items():
             # If a communicator has two streams, the one that a message belongs to is unknown.
-            if streams_of_communicator[communicator] == 1:
+            if stream_counts[communicator] == 1:
                 self._pair(
                     [kernel for kernel in kernels if kernel.stream == stream],
                     [message for message in messages if message.communicator == communicator],
@@ -132,10 +162,7 @@ class ByOrder:
         """Give the kernels of some groups the messages of some groups in order, if there are as many of both.
 
         A kernel that began before the first of the calls, and a call that began after the last of the kernels, have no
-        partner in the capture. Here the kernel at 2 and the call at 40 have none, and the others are paired:
-
-            kernels at  2  12  23  31
-            calls at      10  20  30  40
+        partner in the capture.
         """
         kernel_codes = [group.code for group in kernel_groups]
         message_codes = [group.code for group in message_groups]
