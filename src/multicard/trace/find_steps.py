@@ -19,7 +19,7 @@ from multicard.trace.launches import UNKNOWN
 from multicard.trace.model import Integers, Steps, Trace
 from multicard.trace.named_ranges import LIKE_STEP, OPTIMIZER_STEP, Ranges, named_ranges, unnumbered
 from multicard.trace.process_kernels import ProcessKernels, process_kernels
-from multicard.trace.steps import RECORDED, STEP, is_warm_up, warms_up
+from multicard.trace.steps import LEAST_RECORDED_SHARE, STEP, is_warm_up, warms_up
 
 # Classes of kernels that an optimizer does not launch: one of them between two kernels of the optimizer shows that
 # these belong to two updates.
@@ -234,7 +234,7 @@ def _kernel_steps(events: _Events, owner: Owner) -> Steps | None:
     moments = updates.last_call + 1
     if (updates.last_call == UNKNOWN).any():
         recorded_share = (kernels.call != UNKNOWN).mean()
-        if recorded_share >= RECORDED:
+        if recorded_share >= LEAST_RECORDED_SHARE:
             return None
         moments = updates.end
     # Where a step begins with kernels like the optimizer's, those of the last step have no successor.

@@ -17,7 +17,7 @@ from multicard.trace.model import DEVICE, HOST, Integers, Steps, Trace
 STEP = "step"
 
 # Part of a device's activity whose launching calls must be recorded for its own steps to be computed from them.
-RECORDED = 0.9
+LEAST_RECORDED_SHARE = 0.9
 
 # A range may seem to begin this much before the one that it touches ends: floats of microseconds since 1970 are
 # multiples of a quarter.
@@ -29,6 +29,7 @@ _WARM_UP = re.compile(
     re.IGNORECASE,
 )
 
+# Start and end in nanoseconds, the end not included.
 Window = tuple[int, int]
 ALWAYS: Window = (-(1 << 62), 1 << 62)
 # Stands for the unrecorded call of what was launched before the first step.
@@ -130,7 +131,7 @@ def steps_on_device(steps: Steps, call: Integers, end: Integers) -> Steps:
     """
     is_recorded = call != UNKNOWN
     is_in_capture = call != LONG_AGO
-    if not is_in_capture.any() or is_recorded[is_in_capture].mean() < RECORDED:
+    if not is_in_capture.any() or is_recorded[is_in_capture].mean() < LEAST_RECORDED_SHARE:
         return steps
     if not is_recorded.all():
         call = call[is_recorded]
@@ -171,22 +172,25 @@ class Marks:
         Steps that were found in `traces` count instead of those that ranges mark.
         """
         self._ranges = ranges
-        self._stated: dict[Owner, Steps] = {}
-        self._by_range = True
+        self._found: dict[Owner, Steps] = {}
+        self._ranges_mark_steps = True
         for trace_number, trace in enumerate(traces):
             if trace.steps is not None:
-                self._by_range = False
+                self._ranges_mark_steps = False
                 for process, steps in trace.steps.items():
-                    self._stated[trace_number, process] = steps
+                    self._found[trace_number, process] = steps
 
     @cached_property
     def rows(self) -> list[dict[str, Any]]:
-        """Steps and phases per process in order of time, with the number of their step.
+        """Steps and phases per process in order of time, as "trace", "process", "thread", "phase", "step" and times.
+
+        "phase" is `STEP` or one of `PHASES`; "step" is the number of the step, from 1 in each process, None for a phase
+        outside of steps; "start" and "duration" are nanoseconds of the host.
 
         A phase belongs to the step that holds its start. A step inside another is a range of that step's, no step.
         """
         rows: list[dict[str, Any]] = []
-        marks = sorted(self._stated_steps() + self._marked_by_ranges(), key=lambda mark: mark.order)
+        marks = sorted(self._found_steps() + self._marked_by_ranges(), key=lambda mark: mark.order)
         for _, marks_of_process in groupby(marks, key=lambda mark: mark.owner):
             rows += _numbered(marks_of_process)
         return rows
@@ -225,10 +229,10 @@ class Marks:
         firsts, lasts = zip(*windows, strict=True)
         return min(firsts), max(lasts)
 
-    def _stated_steps(self) -> list[_Mark]:
+    def _found_steps(self) -> list[_Mark]:
         """Return the steps that were found in the traces."""
         marks: list[_Mark] = []
-        for owner, steps in self._stated.items():
+        for owner, steps in self._found.items():
             times = zip(steps.starts.tolist(), steps.ends.tolist(), steps.threads, strict=True)
             marks += [_Mark(owner, start, end, STEP, thread) for start, end, thread in times]
         return marks
@@ -239,7 +243,7 @@ class Marks:
             return []
         groups = self._ranges.group_fields("process", "name", "thread")
         phases = [mark_of(name) for _, _, name, _ in groups]
-        is_mark = [phase in PHASES or (phase == STEP and self._by_range) for phase in phases]
+        is_mark = [phase in PHASES or (phase == STEP and self._ranges_mark_steps) for phase in phases]
         warm_up = self._warm_up_windows()
         marks: list[_Mark] = []
         for code, start, end in _times(self._ranges, is_mark):
