@@ -44,7 +44,8 @@ class CapturedEvents:
     ran them; not if `launched_before` finds that it is older than they are. A process without steps has those of its
     trace's other processes; a trace without steps keeps all of its events.
 
-    `linked`: True if what ran on devices has the arrays of `join_calls`. `warnings`: lines on what the capture lacks,
+    `linked`: True if what ran on devices has the arrays `call`, `returned` and `thread` of its launching calls, as
+    `join_calls` adds them; a call that was not recorded is `UNKNOWN`. `warnings`: lines on what the capture lacks,
     so that an answer may be wrong. `notices`: lines on what was set right.
     """
 
@@ -171,9 +172,9 @@ class CapturedEvents:
         return any("by_graph" in events.arrays for _, events in self.on_device())
 
     def of_device(self, location: Location, name: str) -> Integers:
-        """Return a number of what ran on a device, one kind after another.
+        """Return an array of what ran on a device, one kind after another, as it is stored: times are nanoseconds.
 
-        Starts are 64-bit integers, since narrower ones would overflow when a duration is added.
+        Only starts become 64-bit integers, since narrower ones would overflow when a duration is added.
         """
         parts = [events.array_at(name, location) for _, events in self.on_device()]
         values = np.concatenate(parts)
@@ -188,12 +189,14 @@ class CapturedEvents:
         return dict(zip(locations, in_parallel(self._steps_of_device, locations), strict=True))
 
     def _steps_of_device(self, location: Location) -> Steps:
+        """Return the steps as a device of a process ran them, from the work that its steps wait for."""
         awaited = np.flatnonzero(self._on_streams_of_steps(location))
         call = self.of_device(location, "call").take(awaited)
         start = self.of_device(location, "start").take(awaited)
         duration = self.of_device(location, "duration").take(awaited)
         is_before_steps = self._launched_before(location)
         if is_before_steps is not None:
+            # Steps wait for such work, but it does not count among what must be recorded.
             call = np.where(is_before_steps.take(awaited), LONG_AGO, call)
         return steps_on_device(self.marks.steps[location[:2]], call, start + duration)
 
@@ -220,12 +223,14 @@ class CapturedEvents:
         device_events = [events for _, events in self.on_device()]
         for owner, counts in join_calls(api, device_events).items():
             self._warn_of_missing_kernels(owner, counts)
+        # Once the calls are joined, correlations only take memory.
         for events in (api, *device_events):
             events.arrays.pop("correlation")
         for location in self.locations():
             self._check_clocks(location)
 
     def _warn_of_missing_kernels(self, owner: Owner, counts: LaunchCounts) -> None:
+        """Add a warning if a process has more launches without a kernel than may be missing."""
         trace, process = owner
         missing = counts.without_kernel
         # Kernels that were recorded but left out, as they end before they begin, are not missing.
@@ -348,6 +353,7 @@ class CapturedEvents:
                     is_kept[events.slice_of(location)] &= ~is_before_of_kind[event_kind]
             self._events[event_kind] = events.where(is_kept)
             if event_kind == "kernels" and self.communication is not None:
+                # The array has the positions among all kernels, before any is dropped.
                 positions = self.communication.arrays["kernel"]
                 self.communication = self.communication.where(is_kept.take(positions))
         for event_kind in ("ranges", "api"):
