@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,19 +14,62 @@ Blocks = Mapping[Any, float | None]
 Sample = Blocks | Values
 
 
+@dataclass(frozen=True)
+class UsableSample:
+    """The finite numbers of a sample that has a mean. Made by `usable`."""
+
+    numbers: np.ndarray
+    scaled: np.ndarray  # what means are taken of: the logarithms of the numbers, or the numbers themselves
+    blocks: list[Hashable] | None  # the block of each number; None if the sample has no blocks
+
+    @property
+    def count(self) -> int:
+        """Number of values."""
+        return len(self.numbers)
+
+    def in_blocks(self, blocks: Sequence[Hashable]) -> np.ndarray:
+        """Return the scaled values of some blocks, in the order of these."""
+        scaled_by_block = dict(zip(self.blocks or (), self.scaled, strict=True))
+        return np.array([scaled_by_block[block] for block in blocks])
+
+
+def usable(sample: Sample, logs: bool) -> UsableSample | None:
+    """Return the numbers of a sample, scaled by their logarithms if `logs`.
+
+    None without any number, or where a logarithm is needed of one that is not above zero.
+    """
+    blocks = None
+    if isinstance(sample, Mapping):
+        number_of_block = numbers_by_block(sample)
+        blocks = list(number_of_block)
+        numbers = np.array(list(number_of_block.values()))
+    else:
+        numbers = numbers_of(sample)
+    if not len(numbers) or (logs and numbers.min() <= 0):
+        return None
+    return UsableSample(numbers, np.log(numbers) if logs else numbers, blocks)
+
+
 def is_number(value: float | None) -> bool:
-    """True if a value is a finite number."""
+    """Return whether a value is a finite number; False for whatever stands for an empty cell."""
+    if value is None:
+        return False
     # An empty cell of a nullable column is pandas.NA, which `math.isfinite` refuses.
     try:
-        return value is not None and math.isfinite(value)
+        return math.isfinite(value)
     except TypeError:
         return False
 
 
 def numbers_of(sample: Sample) -> np.ndarray:
-    """Return the finite numbers of a sample."""
+    """Return the finite numbers of a sample.
+
+    >>> numbers_of({1: 5.0, 2: None, 3: float("inf")}).tolist(), numbers_of([2, 3]).tolist()
+    ([5.0], [2.0, 3.0])
+    """
     values = sample.values() if isinstance(sample, Mapping) else sample
-    return np.array([float(value) for value in values if value is not None and is_number(value)])
+    numbers = [float(value) for value in values if value is not None and is_number(value)]
+    return np.array(numbers)
 
 
 def numbers_by_block(blocks: Blocks) -> dict[Hashable, float]:
@@ -34,15 +78,21 @@ def numbers_by_block(blocks: Blocks) -> dict[Hashable, float]:
 
 
 def shared_blocks(samples: Sequence[Sample]) -> list[Any]:
-    """Return the blocks in which all samples have a number; none where a sample has no blocks.
+    """Return the blocks in which all samples have a number, in the order of the first sample.
+
+    There are none if a sample has no blocks.
 
     >>> shared_blocks([{1: 5.0, 2: 6.0, 3: None}, {2: 7.0, 3: 8.0}])
     [2]
     """
-    by_block = [sample for sample in samples if isinstance(sample, Mapping)]
-    if not by_block or len(by_block) < len(samples):
+    samples_by_block = [sample for sample in samples if isinstance(sample, Mapping)]
+    if not samples_by_block or len(samples_by_block) < len(samples):
         return []
-    return [block for block in by_block[0] if all(is_number(sample.get(block)) for sample in by_block)]
+
+    def is_shared(block: Hashable) -> bool:
+        return all(is_number(sample.get(block)) for sample in samples_by_block)
+
+    return list(filter(is_shared, samples_by_block[0]))
 
 
 def ratio_by_block(values: Mapping[int, float], base: Mapping[int, float]) -> dict[int, float]:
@@ -51,7 +101,12 @@ def ratio_by_block(values: Mapping[int, float], base: Mapping[int, float]) -> di
     >>> ratio_by_block({1: 6.0, 2: 8.0, 3: 1.0}, {1: 2.0, 2: 0.0, 4: 1.0})
     {1: 3.0}
     """
-    return {block: value / base[block] for block, value in values.items() if value > 0 and base.get(block, 0) > 0}
+    ratios = {}
+    for block, value in values.items():
+        base_value = base.get(block, 0)
+        if value > 0 and base_value > 0:
+            ratios[block] = value / base_value
+    return ratios
 
 
 def geometric_mean(sample: Sample) -> float | None:
