@@ -16,9 +16,9 @@ Ratio = TypeVar("Ratio", Interval, Interval | None)
 class _Step(NamedTuple):
     """A test at its turn: the method takes tests by rising p-value."""
 
-    position: int  # in the family
     p_value: float
-    remaining: int  # tests that have not been taken before, this one included
+    position: int  # index of the test in the family
+    remaining: int  # number of tests that have not been taken before, this one included
 
 
 def holm_adjusted(p_values: Sequence[float | None]) -> list[float | None]:
@@ -30,10 +30,12 @@ def holm_adjusted(p_values: Sequence[float | None]) -> list[float | None]:
     [0.03, 0.06, None, 0.06]
     """
     adjusted: list[float | None] = [None] * len(p_values)
-    highest = 0.0
+    previous = 0.0
     for step in _steps(p_values):
-        highest = max(highest, min(1.0, step.remaining * step.p_value))
-        adjusted[step.position] = highest
+        bonferroni = min(1.0, step.remaining * step.p_value)
+        # A test shows nothing if one with a smaller p-value does not.
+        previous = max(previous, bonferroni)
+        adjusted[step.position] = previous
     return adjusted
 
 
@@ -48,7 +50,9 @@ def holm_levels(p_values: Sequence[float | None]) -> list[float]:
     [0.9833, 0.975, 0.95, 0.975]
     """
     levels = [LEVEL] * len(p_values)
-    error, is_rejecting = 1 - LEVEL, True
+    # The probability of a wrong decision that each test may have.
+    error = 1 - LEVEL
+    is_rejecting = True
     for step in _steps(p_values):
         if is_rejecting:
             error = (1 - LEVEL) / step.remaining
@@ -58,7 +62,12 @@ def holm_levels(p_values: Sequence[float | None]) -> list[float]:
 
 
 def corrected(ratios: Sequence[Ratio]) -> list[Ratio]:
-    """Return ratios that are shown together with p-values adjusted for their number; each keeps its own bounds."""
+    """Return ratios that are shown together with p-values adjusted for their number; each keeps its own bounds.
+
+    >>> one, other = (Interval(1.1, 1.02, 1.18, 3, p_value=p_value) for p_value in (0.03, 0.2))
+    >>> [ratio and ratio.p_value for ratio in corrected([one, None, other])]
+    [0.06, None, 0.2]
+    """
     p_values = holm_adjusted([None if ratio is None else ratio.p_value for ratio in ratios])
     return [
         ratio if ratio is None else replace(ratio, p_value=p_value)
@@ -67,5 +76,13 @@ def corrected(ratios: Sequence[Ratio]) -> list[Ratio]:
 
 
 def _steps(p_values: Sequence[float | None]) -> list[_Step]:
-    ordered = sorted((p_value, index) for index, p_value in enumerate(p_values) if p_value is not None)
-    return [_Step(index, p_value, len(ordered) - rank) for rank, (p_value, index) in enumerate(ordered)]
+    """Return the tests that have a p-value in the order in which the method takes them.
+
+    >>> [(step.position, step.remaining) for step in _steps([0.04, None, 0.01])]
+    [(2, 2), (0, 1)]
+    """
+    ordered = sorted((p_value, position) for position, p_value in enumerate(p_values) if p_value is not None)
+    return [
+        _Step(p_value, position, remaining=len(ordered) - earlier)
+        for earlier, (p_value, position) in enumerate(ordered)
+    ]

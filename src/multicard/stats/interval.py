@@ -6,7 +6,7 @@ from typing import Literal
 
 from multicard.core.units import in_digits
 
-LEVEL = 0.95
+LEVEL = 0.95  # coverage of intervals, unless another one is stated; 1 − LEVEL is the level of tests
 EQUAL_REPEATS = "repeats are equal to the last digit, so there is no interval"
 
 Verdict = Literal["more", "less", "none", "unknown"]
@@ -41,10 +41,12 @@ class Interval:
         >>> Interval(2.0, 1.0, 4.0, 3).map(lambda value: 1 / value)
         Interval(value=0.5, low=0.25, high=1.0, repeats=3, coverage=None, p_value=None)
         """
+        value = function(self.value)
         if self.low is None or self.high is None:
-            return replace(self, value=function(self.value))
+            return replace(self, value=value)
+        # A function that falls, such as the inverse, exchanges the bounds.
         low, high = sorted((function(self.low), function(self.high)))
-        return replace(self, value=function(self.value), low=low, high=high)
+        return replace(self, value=value, low=low, high=high)
 
     def without_bounds(self) -> "Interval":
         """Return the value alone."""
@@ -67,16 +69,20 @@ class Interval:
         >>> Interval(1.25, 1.2, 1.3, 3).texts()
         ('1.25', '95% CI 1.20 to 1.30, n=3')
         """
-        low: str | None
-        high: str | None
+        value, low, high = self._words(show)
+        repeats = f"n={self.counts or self.repeats}"
+        if low is None:
+            return value, repeats
+        level = f"{100 * (self.coverage or LEVEL):.3g}%"
+        return value, f"{level} CI {low} to {high}, {repeats}"
+
+    def _words(self, show: Callable[[float], str] | None) -> tuple[str, str | None, str | None]:
+        """Return the value and its bounds as text; None for bounds that are not known, or not finite."""
         if show is None:
-            value, low, high = in_digits(self.value, self.low, self.high)
-        else:
-            value = show(self.value)
-            low = None if self.low is None else show(self.low)
-            high = None if self.high is None else show(self.high)
-        bounds = "" if low is None else f"{100 * (self.coverage or LEVEL):.3g}% CI {low} to {high}, "
-        return value, f"{bounds}n={self.counts or self.repeats}"
+            return in_digits(self.value, self.low, self.high)
+        if self.low is None or self.high is None:
+            return show(self.value), None, None
+        return show(self.value), show(self.low), show(self.high)
 
 
 def interval_columns(name: str, interval: Interval | None) -> dict[str, float | None]:
@@ -90,13 +96,21 @@ def interval_columns(name: str, interval: Interval | None) -> dict[str, float | 
     return {name: interval.value, f"{name}_low": interval.low, f"{name}_high": interval.high}
 
 
+def is_significant(p_value: float) -> bool:
+    """Return whether a p-value shows a difference: chance alone gives one as small in at most 5%."""
+    return p_value <= 1 - LEVEL
+
+
 def verdict(ratio: Interval | None) -> Verdict:
-    """Return whether a ratio is shown to be `more` or `less` than 1, at a level of 5%.
+    """Return whether a ratio is shown to be `more` or `less` than 1.
 
     `none` if no difference is shown, `unknown` without a ratio or without a p-value.
+
+    >>> verdict(Interval(1.1, 1.05, 1.15, 3, p_value=0.01)), verdict(Interval(1.1, 0.9, 1.3, 3, p_value=0.2))
+    ('more', 'none')
     """
     if ratio is None or ratio.p_value is None:
         return "unknown"
-    if ratio.p_value > 1 - LEVEL:
+    if not is_significant(ratio.p_value):
         return "none"
     return "more" if ratio.value > 1 else "less"

@@ -1,9 +1,13 @@
 """Tests and intervals of comparisons that their own values chose: the best of several, and one chosen from several.
 
-Between any two of several configurations the studentized range holds, whichever two are compared (John Tukey, The
-Problem of Multiple Comparisons, 1953; for unequal variances Paul Games and John Howell, Journal of Educational
-Statistics 1(2), 1976). Between one that was chosen from several, and a baseline that was not, Dunnett's test of many to
-one does (Charles Dunnett, Journal of the American Statistical Association 50(272), 1955).
+A test of one comparison is wrong in 5%. The largest of several differences exceeds its limit more often, so what was
+chosen because it is large needs a higher limit.
+
+- Between any two of several configurations the studentized range holds, whichever two are compared (John Tukey, The
+  Problem of Multiple Comparisons, 1953; for unequal variances Paul Games and John Howell, Journal of Educational
+  Statistics 1(2), 1976).
+- Between one that was chosen from several, and a baseline that was not, Dunnett's test of many to one does (Charles
+  Dunnett, Journal of the American Statistical Association 50(272), 1955).
 """
 
 import math
@@ -13,10 +17,13 @@ from functools import cache
 import numpy as np
 from scipy.special import chdtri, ndtr, stdtrit
 
-from multicard.stats.interval import LEVEL, Interval
+from multicard.stats.interval import LEVEL, Interval, is_significant
+from multicard.stats.student import critical_value, statistic_of
 
-NODES = 64  # of Gauss-Legendre quadrature: p-values have six correct digits
-WIDEST = 8.0  # standard deviations up to which the normal distribution of the baseline is integrated
+# Points of each Gauss-Legendre quadrature; with these p-values have six correct digits.
+NODES = 64
+# Standard deviations to both sides over which the normal distribution of the baseline is integrated.
+WIDEST = 8.0
 
 
 def with_range_p_value(ratio: Interval, count: int) -> Interval:
@@ -29,19 +36,23 @@ def with_range_p_value(ratio: Interval, count: int) -> Interval:
 def studentized_range_p_value(p_value: float, freedom: float, count: int) -> float:
     """Return the p-value of a t test as that of one between any two of `count` configurations.
 
+    What a single comparison would not show is returned as it is, and Bonferroni's bound where that shows a difference,
+    since neither verdict depends on the exact value.
+
     >>> studentized_range_p_value(0.2, 10.0, 4), round(studentized_range_p_value(0.001, 10.0, 4), 6)  # 6 pairs
     (0.2, 0.006)
     """
-    if p_value > 1 - LEVEL:
+    if not is_significant(p_value):
         return p_value
     pairs = count * (count - 1) / 2
-    # Bonferroni's bound, which is above the exact value, is enough where it shows a difference.
-    if pairs * p_value <= 1 - LEVEL:
-        return pairs * p_value
+    bonferroni = pairs * p_value
+    if is_significant(bonferroni):
+        return bonferroni
     from scipy.stats import studentized_range
 
-    statistic = -float(stdtrit(freedom, p_value / 2))
-    return float(studentized_range.sf(math.sqrt(2) * statistic, count, max(freedom, 1.0)))
+    # The range is that of single values, of which two differ with √2 times the standard deviation of one.
+    studentized_difference = math.sqrt(2) * statistic_of(p_value, freedom)
+    return float(studentized_range.sf(studentized_difference, count, max(freedom, 1.0)))
 
 
 def chosen_among(ratio: Interval, count: int) -> Interval:
@@ -62,11 +73,10 @@ def chosen_among(ratio: Interval, count: int) -> Interval:
     if ratio.high is None or ratio.low == ratio.high:
         return ratio
     level = ratio.coverage or LEVEL
-    reach = math.log(ratio.high / ratio.value)
-    single_critical_value = float(stdtrit(ratio.freedom, (1 + level) / 2))
-    wider = reach * dunnett_critical_value(count, ratio.freedom, level) / single_critical_value
-    statistic = -float(stdtrit(ratio.freedom, ratio.p_value / 2))
-    p_value = dunnett_p_value(statistic, count, ratio.freedom)
+    half_width = math.log(ratio.high / ratio.value)
+    critical_of_chosen = dunnett_critical_value(count, ratio.freedom, level)
+    wider = half_width * critical_of_chosen / critical_value(ratio.freedom, level)
+    p_value = dunnett_p_value(statistic_of(ratio.p_value, ratio.freedom), count, ratio.freedom)
     return replace(
         ratio,
         low=ratio.value * math.exp(-wider),
@@ -78,35 +88,47 @@ def chosen_among(ratio: Interval, count: int) -> Interval:
 
 @cache
 def dunnett_critical_value(count: int, freedom: float, level: float = LEVEL) -> float:
-    """Return what the largest of `count` t values against one baseline exceeds with a probability of 1 − `level`.
+    """Return the value that the largest of `count` t values against one baseline exceeds in 1 − `level` of all cases.
 
     >>> round(dunnett_critical_value(4, 20.0), 2)  # Dunnett's table of 1964, two-sided, 5%
     2.65
     """
     from scipy.optimize import brentq
 
-    smallest = float(stdtrit(freedom, 1 - (1 - level) / 2))  # of one comparison
-    largest = float(stdtrit(freedom, 1 - (1 - level) / 2 / count))  # Bonferroni's
+    error = 1 - level
+    of_one_comparison = float(stdtrit(freedom, 1 - error / 2))
+    bonferroni = float(stdtrit(freedom, 1 - error / 2 / count))
 
     def excess(statistic: float) -> float:
-        return dunnett_p_value(statistic, count, freedom) - (1 - level)
+        return dunnett_p_value(statistic, count, freedom) - error
 
-    return float(brentq(excess, 0.99 * smallest, 1.01 * largest))
+    return float(brentq(excess, 0.99 * of_one_comparison, 1.01 * bonferroni))
 
 
 def dunnett_p_value(statistic: float, count: int, freedom: float) -> float:
     """Return the p-value, two-sided, of the largest of `count` t values against one baseline.
 
-    The configurations and the baseline have equal variances, and the t values thus correlations of a half. Given the
-    value of the baseline and the estimated standard deviation, they are independent: the integral is over these two.
+    Means x_i of k = `count` configurations and that of the baseline, z, have equal variances. The t values
+    (x_i − z) / (√2 s) have correlations of a half, but given z and the estimated standard deviation s they are
+    independent. In units of the true standard deviation each lies within ±t exactly if x_i lies within z ± √2 t s, so
+
+        p  =  1 − ∫∫ [Φ(z + √2 t s) − Φ(z − √2 t s)]^k  φ(z) dz  f(s) ds
+
+    where φ and Φ are the normal density and distribution, and freedom × s² has a chi-squared distribution.
+
+    >>> round(dunnett_p_value(2.228, 1, 10.0), 4), round(dunnett_p_value(2.57, 2, 10.0), 3)  # Dunnett's table: 2.57
+    (0.05, 0.05)
     """
     nodes, weights = np.polynomial.legendre.leggauss(NODES)
-    # The standard deviation, over the true one, at the quadrature's quantiles from 0 to 1.
+    # The outer integral is over the quantiles of s, from 0 to 1, which makes f(s) ds uniform.
     quantiles, quantile_weights = (nodes + 1) / 2, weights / 2
     deviations = np.sqrt(chdtri(freedom, 1 - quantiles) / freedom)
-    # The baseline's value, in standard deviations.
-    baseline, step = WIDEST * nodes, WIDEST * 2 * quantile_weights
-    density = np.exp(-(baseline**2) / 2) / math.sqrt(2 * math.pi) * step
+    # The inner integral is from −WIDEST to WIDEST.
+    baseline = WIDEST * nodes
+    baseline_steps = WIDEST * 2 * quantile_weights
+    normal_density = np.exp(-(baseline**2) / 2) / math.sqrt(2 * math.pi)
     reach = math.sqrt(2) * abs(statistic) * deviations[:, np.newaxis]
-    all_inside = (ndtr(baseline + reach) - ndtr(baseline - reach)) ** count
-    return float(min(1.0, max(0.0, 1 - quantile_weights @ (all_inside @ density))))
+    one_inside = ndtr(baseline + reach) - ndtr(baseline - reach)
+    all_inside_given_deviation = one_inside**count @ (normal_density * baseline_steps)
+    all_inside = quantile_weights @ all_inside_given_deviation
+    return float(min(1.0, max(0.0, 1 - all_inside)))
