@@ -8,7 +8,8 @@ import argparse
 import numpy as np
 from scipy.stats import nct, t
 
-from multicard.analysis.comparison.changes import REGRESSION, Pair, judge
+from multicard.analysis.comparison.changes import REGRESSION, judge
+from multicard.analysis.comparison.pairs import Pair
 
 CONFIGURATIONS, TOLERANCE = 20, 0.03
 SPREADS, REPEATS = (0.005, 0.01, 0.02), (3, 5, 8)

@@ -8,7 +8,8 @@ from scipy.stats import binom, ttest_ind
 from scipy.stats import t as student
 
 from factories import make_run
-from multicard.analysis.comparison.changes import MEASURES, Pair, judge
+from multicard.analysis.comparison.changes import judge
+from multicard.analysis.comparison.pairs import COMPARED_MEASURES, Pair
 from multicard.analysis.comparison.results import compare
 from multicard.analysis.comparison.sessions import sessions_of
 from multicard.analysis.comparison.sides import Side
@@ -105,7 +106,7 @@ def test_runs_that_begin_to_fail_are_a_regression_beside_others_that_complete() 
     assert (lost.configuration, lost.measure, lost.verdict) == ("a", "outcome", "regression")
     assert lost.reason == "out_of_memory in 1 of 1 run; 2 completed before"
     assert beside.verdict == "regression" and "out_of_memory in 1 of 3 runs" in beside.reason
-    assert compare(after, side(a=[1.0], b=[1.0]), TOLERANCE).of("regression") == []
+    assert compare(after, side(a=[1.0], b=[1.0]), TOLERANCE).with_verdict("regression") == []
 
 
 def test_without_a_tolerance_every_difference_counts() -> None:
@@ -124,7 +125,10 @@ def test_throughput_is_that_of_what_the_workload_counts() -> None:
     names = ("throughput_samples_per_s", "tokens_per_s", "energy_per_sample_j", "energy_per_token_j")
     run = MeasuredRun("a_r1", {"outcome": "completed"} | dict.fromkeys(names, 1.0), Provenance())
     columns = [
-        [MEASURES[measure].of(Configuration({"workload": work}, Provenance(), (run,))) for work in ("vision", "llm")]
+        [
+            COMPARED_MEASURES[measure].column_of(Configuration({"workload": work}, Provenance(), (run,)))
+            for work in ("vision", "llm")
+        ]
         for measure in ("throughput", "energy")
     ]
     assert columns == [["throughput_samples_per_s", "tokens_per_s"], ["energy_per_sample_j", "energy_per_token_j"]]

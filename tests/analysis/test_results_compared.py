@@ -8,8 +8,9 @@ import pytest
 from scipy.stats import ttest_ind
 
 from multicard.analysis.comparison.changes import Change
+from multicard.analysis.comparison.environments import environment_differences
 from multicard.analysis.comparison.results import Comparison, compare
-from multicard.analysis.comparison.sides import Side, environment_differences, name_of, read_side
+from multicard.analysis.comparison.sides import Side, name_of, read_side
 from multicard.workloads.script.parameters import ScriptParameters
 from script_runs import write_run
 

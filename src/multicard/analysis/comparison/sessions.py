@@ -5,13 +5,26 @@ what else it did that day.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
+from typing import NamedTuple
 
 from multicard.runs.record import Host, RunRecord
 
-PAUSE_S = 3600.0  # between the end of a run and the start of the next, from which on it is another session
-NUMBERED = re.compile(r"host-\d+")  # what an archive calls a host: in every archive the first is `host-1`
+# Pause between the end of a run and the start of the next, in seconds, that separates two sessions.
+PAUSE_S = 3600.0
+# Name that an archive gives to a host: in every archive the first is `host-1`.
+NUMBERED = re.compile(r"host-\d+")
+
+
+class _TimedRun(NamedTuple):
+    """When and where a run ran; runs are in the order of these fields."""
+
+    machines: tuple[str, ...]
+    start_s: float
+    end_s: float
+    side: int
+    run: str
 
 
 def sessions_of(sides: Sequence[Mapping[str, RunRecord]]) -> list[dict[str, int]]:
@@ -20,37 +33,47 @@ def sessions_of(sides: Sequence[Mapping[str, RunRecord]]) -> list[dict[str, int]
     A session ends when the machine changes, or `PAUSE_S` after the last of its runs has ended.
     """
     sessions: list[dict[str, int]] = [{} for _ in sides]
-    timed = sorted(
-        (_machines(record, side), start, end, side, run)
-        for side, records in enumerate(sides)
-        for run, record in records.items()
-        if (start := _seconds(record.started)) is not None and (end := _seconds(record.ended)) is not None
-    )
-    session, previous_machines, latest_end = 0, None, 0.0
-    for machines, start, end, side, run in timed:
-        if machines != previous_machines or start - latest_end > PAUSE_S:
-            session, latest_end = session + 1, end
+    timed_runs = [timed_run for side, records in enumerate(sides) for timed_run in _timed_runs(side, records)]
+    session, previous_machines, latest_end_s = 0, None, 0.0
+    for run in sorted(timed_runs):
+        is_elsewhere = run.machines != previous_machines
+        if is_elsewhere or run.start_s - latest_end_s > PAUSE_S:
+            session += 1
+            latest_end_s = run.end_s
         # A run may end before one that started earlier, as on other GPUs of the node.
-        previous_machines, latest_end = machines, max(latest_end, end)
-        sessions[side][run] = session
+        latest_end_s = max(latest_end_s, run.end_s)
+        previous_machines = run.machines
+        sessions[run.side][run.run] = session
     return sessions
 
 
-def tells_machine(record: RunRecord) -> bool:
+def identifies_machine(record: RunRecord) -> bool:
     """Return whether the record identifies the machine of its run beyond the results that hold it."""
     return all(host.machine_digest or _is_name(host.name) for host in _hosts(record))
 
 
-def _machines(record: RunRecord, side: int) -> tuple[str, ...]:
-    """Return what identifies each node of a run, sorted; a machine that is not told is one of its side.
+def _timed_runs(side: int, records: Mapping[str, RunRecord]) -> Iterator[_TimedRun]:
+    """Yield the runs of a set of records that say when they began and ended."""
+    for run, record in records.items():
+        start_s, end_s = _seconds(record.started), _seconds(record.ended)
+        if start_s is not None and end_s is not None:
+            yield _TimedRun(_machines(record, side), start_s, end_s, side, run)
 
-    The digest decides where there is one. Without it, as of synthetic runs, the name does; the names in an archive tell
-    its machines from each other, but not from those of other results.
+
+def _machines(record: RunRecord, side: int) -> tuple[str, ...]:
+    """Return what identifies each node of a run, sorted.
+
+    The digest decides where there is one. Without it, as of synthetic runs, the name does. The names in an archive
+    distinguish its own machines, but not these from machines of other results, so such a machine is one of its side.
     """
     machines = []
     for host in _hosts(record):
-        by_name = f"name {host.name}" if _is_name(host.name) else f"side {side}: {host.name}"
-        machines.append(f"digest {host.machine_digest}" if host.machine_digest else by_name)
+        if host.machine_digest:
+            machines.append(f"digest {host.machine_digest}")
+        elif _is_name(host.name):
+            machines.append(f"name {host.name}")
+        else:
+            machines.append(f"side {side}: {host.name}")
     return tuple(sorted(machines))
 
 

@@ -1,0 +1,100 @@
+"""Differences between the machines, versions, variables and data of two sets of runs."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from multicard.runs.environment import NOT_RECORDED, SHOWN_DIGITS, gpu_in_words
+from multicard.runs.record import Hardware, Host, ListedFile, RunRecord
+
+# Names of the facts that identify a machine.
+MACHINE, DIGEST = "machine", "digest of the machine"
+# Digits that are shown of the digest of a machine.
+SHOWN = 8
+# Names of the facts that set the speed.
+HARDWARE = ("processor", "logical_cpus", "usable_cpus", "GPUs", "number of GPUs")
+
+
+class EnvironmentDifference(NamedTuple):
+    """A fact of which two sets of runs have other values; `NOT_RECORDED` where a set has none."""
+
+    fact: str
+    a: str
+    b: str
+
+    @property
+    def is_of_hardware(self) -> bool:
+        """True if the fact sets the speed of the runs."""
+        return self.fact in HARDWARE
+
+    @property
+    def is_recorded(self) -> bool:
+        """True if both sets have values."""
+        return NOT_RECORDED not in (self.a, self.b)
+
+
+def environment_differences(
+    a: Sequence[RunRecord], b: Sequence[RunRecord], by_name: bool = True
+) -> list[EnvironmentDifference]:
+    """Return what differs between the machines, versions, variables and data of two sets of records.
+
+    `by_name`: whether the names of machines can be compared, which archives replace. The digests of machines are
+    reported where the names are equal or do not count.
+    """
+    variables = sorted({name for record in [*a, *b] for name in record.variables or {}})
+    facts_a, facts_b = _facts(a, variables), _facts(b, variables)
+    facts = [
+        EnvironmentDifference(fact, facts_a.get(fact, NOT_RECORDED), facts_b.get(fact, NOT_RECORDED))
+        for fact in dict.fromkeys((*facts_a, *facts_b))
+    ]
+    differences = [fact for fact in facts if fact.a != fact.b]
+    if not by_name:
+        differences = [difference for difference in differences if difference.fact != MACHINE]
+    is_named = any(difference.fact == MACHINE for difference in differences)
+
+    def is_shown(difference: EnvironmentDifference) -> bool:
+        return difference.fact != DIGEST or (difference.is_recorded and not is_named)
+
+    return list(filter(is_shown, differences))
+
+
+def _facts(records: Sequence[RunRecord], variables: Sequence[str]) -> dict[str, str]:
+    """Return facts about where, on what and with which environment variables runs ran: all values of each."""
+    values: dict[str, set[str]] = defaultdict(set)
+    for record in records:
+        for name, value in _facts_of(record, variables):
+            if value is not None:
+                values[name].add(str(value))
+    return {name: ", ".join(sorted(values_of_fact)) or NOT_RECORDED for name, values_of_fact in values.items()}
+
+
+def _facts_of(record: RunRecord, variables: Sequence[str]) -> Iterator[tuple[str, object]]:
+    """Yield names and values of the facts of one run; a fact that was not recorded is None."""
+    yield from _machine_facts(record.host or Host(), record.hardware or Hardware())
+    for name, version in (record.versions or {}).items():
+        yield f"version of {name}", version
+    if record.variables is not None:
+        for name in variables:
+            yield f"variable {name}", record.variables.get(name, "not set")
+    yield "profiler", record.profiler.used
+    if record.script is not None and record.script.sha256:
+        yield f"script {record.script.file}", record.script.sha256[:SHOWN_DIGITS]
+    if record.data is not None:
+        yield f"data {record.data.dataset}", _checksums(record.data.files)
+    if record.model is not None:
+        yield f"model {record.model.model}", _checksums(record.model.files)
+
+
+def _machine_facts(host: Host, hardware: Hardware) -> Iterator[tuple[str, object]]:
+    yield MACHINE, host.name
+    yield DIGEST, (host.machine_digest or "")[:SHOWN] or None
+    yield "system", host.system
+    for name in ("processor", "logical_cpus", "usable_cpus", "memory_bytes"):
+        yield name, getattr(hardware, name)
+    for gpu in hardware.gpus:
+        yield "GPUs", gpu_in_words(gpu)
+    yield "number of GPUs", len(hardware.gpus) or None
+
+
+def _checksums(files: Sequence[ListedFile]) -> str | None:
+    return " ".join((file.sha256 or "")[:SHOWN_DIGITS] for file in files) or None
