@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from multicard.analysis.evidence import Provenance, names_synthetic
-from multicard.analysis.runs.notices import INCONSISTENT, NOTICES, PROFILED, TRACE, told
+from multicard.analysis.runs.notices import INCONSISTENT, NOTICES, PROFILED, TRACE, notices_by_subject
 from multicard.analysis.scenario_tables import ScenarioTables
 from multicard.core.layout import NOT_RUN
 from multicard.core.text import counted, printable
@@ -20,7 +20,7 @@ def notes(tables: ScenarioTables, profiled: bool = False) -> list[str]:
     `profiled`: whether numbers of the profiled window are shown, so that doubts about that window are told too.
     """
     unsaid = (INCONSISTENT, TRACE, *(() if profiled else PROFILED))
-    runs = [told(row) for row in tables.completed]
+    runs = [notices_by_subject(row) for row in tables.completed]
     doubts = (line for kind in NOTICES if kind not in unsaid for line in _counted(runs, kind))
     return [*_not_shown(tables), *_provenance(tables), *doubts]
 

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Final, Literal
 
 from multicard.analysis.evidence import SYNTHETIC, Configuration, Evidence, MeasuredRun
-from multicard.analysis.runs.notices import DISTURBED, NOT_STATIONARY, told
+from multicard.analysis.runs.notices import DISTURBED, NOT_STATIONARY, notices_by_subject
 from multicard.core.text import counted
 from multicard.core.units import number
 from multicard.papers.claim_tests import AnyTest, Comparison, Quantity, fits, same_blocks
@@ -186,7 +186,7 @@ def _without_doubtful_runs(configuration: Configuration) -> Configuration:
 
 def _doubt_of(run: MeasuredRun) -> str:
     """Return why the times of a run are doubtful; empty where they are not."""
-    notices = told(run.values)
+    notices = notices_by_subject(run.values)
     return next((notice for notice in (DISTURBED, NOT_STATIONARY) if notice in notices), "")
 
 

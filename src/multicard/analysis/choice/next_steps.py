@@ -9,7 +9,7 @@ from multicard.analysis.bottlenecks.options import untried
 from multicard.analysis.choice.advice import Part
 from multicard.analysis.choice.choices import Choices
 from multicard.analysis.evidence import Configuration, MeasuredRun
-from multicard.analysis.runs.notices import NOTICES, told
+from multicard.analysis.runs.notices import NOTICES, notices_by_subject
 from multicard.core.text import counted, listed
 from multicard.core.units import percent
 
@@ -81,6 +81,6 @@ def _repeats_words(job: Choices) -> str:
 
 def _notices_words(runs: Sequence[MeasuredRun]) -> list[str]:
     """Return the most frequent notices about some runs, in words."""
-    counts = Counter(notice for run in runs for notice in told(run.values))
+    counts = Counter(notice for run in runs for notice in notices_by_subject(run.values))
     by_frequency = sorted(counts, key=lambda notice: (-counts[notice], list(NOTICES).index(notice)))
     return [f"{notice} in {counts[notice]} of {counted(len(runs), 'run')}" for notice in by_frequency[:MOST_NOTICES]]

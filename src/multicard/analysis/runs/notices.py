@@ -1,4 +1,4 @@
-"""What a reader must know of a completed run before believing its numbers, by its measures."""
+"""Notices about a completed run that a reader must know before believing its numbers, from its measures."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -9,8 +9,10 @@ from multicard.core.text import counted
 from multicard.core.units import SECONDS, percent, with_unit
 from multicard.experiment.workload import WORKLOADS
 
-Known = Mapping[str, Any]  # values of a run without those that are empty
+# Values of a run by column of measures.csv, without those that are empty.
+Values = Mapping[str, Any]
 
+# Subjects of notices.
 DISTURBED = "disturbed"
 INCONSISTENT = "inconsistent record"
 TRACE = "trace incomplete or corrected"
@@ -19,140 +21,155 @@ UNCOUNTED = "samples not counted"
 BY_BACKWARD = "steps counted by backward passes"
 WINDOW_DIFFERS = "profiled window unlike the measured one"
 HOST_EXTENTS = "steps of a GPU timed on the host"
-LEFT_OUT = 0.02  # share of the time that lies between passes, from which on that is said
-UNLIKE = 0.1  # difference of a data share, and part of a step, from which on a window is unlike another
-PROFILED = (WINDOW_DIFFERS, HOST_EXTENTS)  # what is the matter with numbers of the profiled window
+# Subjects that concern numbers of the profiled window only.
+PROFILED = (WINDOW_DIFFERS, HOST_EXTENTS)
+
+# Share of the time that lies between passes, from which on there is a notice about it.
+LEAST_BETWEEN_PASSES = 0.02
+# Difference of data shares, and of step times as a share, from which on the profiled window is unlike the measured one.
+UNLIKE = 0.1
 
 
-def told(values: Mapping[str, Any]) -> dict[str, str]:
-    """Notices on a run: how it is, by what is the matter; none without measures."""
-    known = without_empty(values)
-    return {what: how for what, notice in NOTICES.items() if (how := notice(known))}
+def notices_by_subject(measures: Mapping[str, Any]) -> dict[str, str]:
+    """Return the notices about a run by their subject, in the order of `NOTICES`; empty without measures."""
+    values = without_empty(measures)
+    texts = {subject: notice(values) for subject, notice in NOTICES.items()}
+    return {subject: text for subject, text in texts.items() if text}
 
 
 def without_empty(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Values of a run without those that are not known, whatever stands for that."""
+    """Return the values of a run that are known: neither None nor not a number, nor another sign of an empty cell."""
     return {name: value for name, value in values.items() if not pd.isna(value)}
 
 
-def notices(values: Mapping[str, Any]) -> list[str]:
-    """Notices on a run in lines, with what is the matter."""
-    return [f"{what}: {how}" for what, how in told(values).items()]
+def notices(measures: Mapping[str, Any]) -> list[str]:
+    """Return the notices about a run as lines, each with its subject."""
+    return [f"{subject}: {text}" for subject, text in notices_by_subject(measures).items()]
 
 
-def _ablated(known: Known) -> str | None:
-    """What a run went without."""
-    part = known.get("ablate", "none")
-    return f"it trained nothing, to measure what the {part.replace('+', ' and the ')} costs" if part != "none" else None
+# The functions below return the text of a notice without its subject, or None where there is nothing to notice.
 
 
-def _adopted(known: Known) -> str | None:
-    """What an adopted run is made of, and so cannot tell."""
-    work = WORKLOADS.get(known.get("workload", ""))
-    if work is None or work.launches:
+def _ablated(values: Values) -> str | None:
+    """Return the notice that a run went without a part of its step."""
+    part = values.get("ablate", "none")
+    if part == "none":
         return None
-    steps = known.get("steps_from")
+    return f"it trained nothing, to measure what the {part.replace('+', ' and the ')} costs"
+
+
+def _adopted(values: Values) -> str | None:
+    """Return the notice that a run is made of traces that were recorded elsewhere, with what its steps are from."""
+    workload = WORKLOADS.get(values.get("workload", ""))
+    if workload is None or workload.launches:
+        return None
+    steps = values.get("steps_from")
     return f"steps from {steps}, timed while a profiler recorded" if steps else "no steps were found"
 
 
-def _idle_in_traces(known: Known) -> str | None:
-    """How many GPUs of an adopted run the traces show at work: others were idle, or not traced."""
-    traced, devices = known.get("traced_devices"), known.get("devices")
+def _idle_in_traces(values: Values) -> str | None:
+    """Return the notice that the traces show fewer GPUs at work than a run has: the others were idle, or not traced."""
+    traced, devices = values.get("traced_devices"), values.get("devices")
     if traced in (None, devices):
         return None
     return f"{traced:.0f} of {devices:.0f}, whose times may not be those of the slowest"
 
 
-def _drift(known: Known) -> str | None:
-    """How the step time changed."""
-    if known.get("stationary", True):
+def _drift(values: Values) -> str | None:
+    """Return the notice that the step time changed over the measured steps."""
+    if values.get("stationary", True):
         return None
-    change = percent(known["drift"], signed=True)
+    change = percent(values["drift"], signed=True)
     return f"step time {change} from the first to the second half of the measured steps: drift, or a slow fluctuation"
 
 
-def _same_samples(known: Known) -> str | None:
-    """That ranks of a script repeat one another's samples."""
-    if not _is_observed(known) or known.get("distinct_share", 1) >= 1:
+def _same_samples(values: Values) -> str | None:
+    """Return the notice that ranks of a script repeat one another's samples."""
+    if not _is_observed(values) or values.get("distinct_share", 1) >= 1:
         return None
     return "they are counted once; a DistributedSampler gives each rank its own, unless ranks share a model"
 
 
-def _may_share(known: Known) -> str | None:
-    """That nobody can tell whether ranks of a script repeat one another's samples."""
-    is_counted = "throughput_samples_per_s" in known or "tokens_per_s" in known
-    if not _is_observed(known) or not is_counted or "distinct_share" in known:
+def _may_share(values: Values) -> str | None:
+    """Return the notice that it is not known whether ranks of a script repeat one another's samples."""
+    is_counted = "throughput_samples_per_s" in values or "tokens_per_s" in values
+    if not _is_observed(values) or not is_counted or "distinct_share" in values:
         return None
-    has_share = "distinct_share" in WORKLOADS[known["workload"]].measures
+    has_share = "distinct_share" in WORKLOADS[values["workload"]].measures
     return "it cannot be told from their loaders, so they are counted as distinct" if has_share else None
 
 
-def _uncounted(known: Known) -> str | None:
-    """That a run has no throughput in samples, since nobody counted them, and what to do."""
-    if not _is_observed(known) or "throughput_samples_per_s" in known:
+def _uncounted(values: Values) -> str | None:
+    """Return the notice that a run has no throughput in samples, since they were not counted, and what to do."""
+    if not _is_observed(values) or "throughput_samples_per_s" in values:
         return None
-    do = "state samples_per_step or samples_per_device, or mark them: multicard.marks.step(samples=…)"
-    return f"throughput is in steps, and there is no speed-up: {do}"
+    remedy = "state samples_per_step or samples_per_device, or mark them: multicard.marks.step(samples=…)"
+    return f"throughput is in steps, and there is no speed-up: {remedy}"
 
 
-def _by_backward(known: Known) -> str | None:
-    """That nothing but backward passes told the steps of a script, and what that may count twice."""
-    if known.get("steps_by") != "backward passes":
+def _by_backward(values: Values) -> str | None:
+    """Return the notice that the steps of a script are its backward passes, which may count a step twice."""
+    if values.get("steps_by") != "backward passes":
         return None
-    do = "mark each update by multicard.marks.step() if it follows several backward passes"
-    return f"no optimizer of PyTorch's updated, so each backward pass counts as a step; {do}"
+    remedy = "mark each update by multicard.marks.step() if it follows several backward passes"
+    return f"no optimizer of PyTorch's updated, so each backward pass counts as a step; {remedy}"
 
 
-def _short_pass(known: Known) -> str | None:
-    """That the measured steps of a script are of several passes, between which it takes time."""
-    passes, between_s = known.get("measured_passes", 1), known.get("between_passes_s")
+def _short_pass(values: Values) -> str | None:
+    """Return the notice that the measured steps of a script are of several passes, between which it takes time."""
+    passes = values.get("measured_passes", 1)
+    between_s = values.get("between_passes_s")
     if passes < 2:
         return None
     text = f"the measured steps are of {passes:.0f} passes"
-    text += f" of {counted(round(known['steps_per_pass']), 'step')}" if "steps_per_pass" in known else ""
+    if "steps_per_pass" in values:
+        text += f" of {counted(round(values['steps_per_pass']), 'step')}"
     if between_s is None:
         return f"{text}; what the script does between passes is not measured"
     left_out_s = between_s * (passes - 1)
-    share = left_out_s / (known["elapsed_s"] + left_out_s)
-    if share < LEFT_OUT:
+    share = left_out_s / (values["elapsed_s"] + left_out_s)
+    if share < LEAST_BETWEEN_PASSES:
         return None
     return f"{text}; between two of them it takes {with_unit(between_s, SECONDS)}, which is in no step"
 
 
-def _window_differs(known: Known) -> str | None:
-    """How the profiled window is unlike the measured one.
+def _window_differs(values: Values) -> str | None:
+    """Return the notice that the profiled window is unlike the measured one.
 
-    Its steps are shorter, which no profiler makes them, or another share of them waits for data: batches that piled up
-    before it, or steps that the profiler made longer while the loader went on.
+    Its steps are shorter, which no profiler makes them, or they wait for data for another share of their time: batches
+    piled up before it, or the profiler made steps longer while the loader went on.
     """
-    parts, overhead = [], known.get("profiler_overhead", 0.0)
+    differences = []
+    overhead = values.get("profiler_overhead", 0.0)
     if overhead < -UNLIKE:
-        parts.append(f"steps {percent(-overhead)} shorter")
-    shares = [known.get(name) for name in ("profiled_data_share", "data_share")]
-    if None not in shares and abs(shares[0] - shares[1]) > UNLIKE:
-        parts.append("data share {} instead of {}".format(*map(percent, shares)))
-    return ", ".join(parts)
+        differences.append(f"steps {percent(-overhead)} shorter")
+    profiled, measured = values.get("profiled_data_share"), values.get("data_share")
+    if profiled is not None and measured is not None and abs(profiled - measured) > UNLIKE:
+        differences.append(f"data share {percent(profiled)} instead of {percent(measured)}")
+    return ", ".join(differences) or None
 
 
-def _host_extents(known: Known) -> str | None:
-    """Why steps on a GPU could not be told."""
-    late = "too few launches were recorded, so shares per step may cover the wrong time"
-    return late if known.get("trace_host_extents", False) else None
+def _host_extents(values: Values) -> str | None:
+    """Return the notice that steps of a GPU begin and end as those of the host do."""
+    if not values.get("trace_host_extents", False):
+        return None
+    return "too few launches were recorded, so shares per step may cover the wrong time"
 
 
-def _is_observed(known: Known) -> bool:
-    """Whether it is a completed run whose samples were counted from outside."""
-    work = WORKLOADS.get(known.get("workload", ""))
-    is_complete = known.get("outcome", "completed") == "completed"
-    return work is not None and work.is_user_program and is_complete and "iteration_time_s" in known
+def _is_observed(values: Values) -> bool:
+    """True for a completed run whose samples were counted by observing its program."""
+    workload = WORKLOADS.get(values.get("workload", ""))
+    if workload is None or not workload.is_user_program:
+        return False
+    return values.get("outcome", "completed") == "completed" and "iteration_time_s" in values
 
 
-# Each says how, or nothing where it is not so.
-NOTICES: dict[str, Callable[[Known], str | None]] = {
+# Notices by their subject, in the order in which they are shown.
+NOTICES: dict[str, Callable[[Values], str | None]] = {
     "ablated": _ablated,
     "adopted trace": _adopted,
     "not all GPUs at work in the traces": _idle_in_traces,
-    DISTURBED: lambda known: known.get("disturbance"),
+    DISTURBED: lambda values: values.get("disturbance"),
     NOT_STATIONARY: _drift,
     "ranks saw the same samples": _same_samples,
     "ranks may have seen the same samples": _may_share,
@@ -161,6 +178,6 @@ NOTICES: dict[str, Callable[[Known], str | None]] = {
     "pass shorter than the windows": _short_pass,
     WINDOW_DIFFERS: _window_differs,
     HOST_EXTENTS: _host_extents,
-    INCONSISTENT: lambda known: known.get("inconsistency"),
-    TRACE: lambda known: known.get("trace_notice"),
+    INCONSISTENT: lambda values: values.get("inconsistency"),
+    TRACE: lambda values: values.get("trace_notice"),
 }
