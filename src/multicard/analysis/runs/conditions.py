@@ -1,4 +1,4 @@
-"""Whether the machine was the run's alone and ran at its own speed, from what run.json holds of its conditions."""
+"""Reports whether other processes disturbed a run or its GPUs were slowed down, from the conditions in run.json."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator
@@ -6,15 +6,18 @@ from collections.abc import Callable, Iterable, Iterator
 from multicard.core.units import number
 from multicard.runs.record import CpuUse, GpuConditions, GpuState, NodeConditions, RankRecord, RunRecord
 
-# What others use on average of a node's CPUs, above both of which a run counts as disturbed: the services of a large
-# node use more than 0.1 of one, and find an idle one.
+# A run counts as disturbed if others use more CPUs of a node than both of these, on average. The services of a large
+# node use more than 0.1 CPUs, and find an idle one.
 OTHERS_CPUS = 0.1
-OTHERS_SHARE = 0.01  # of those that the run may use
+# Share of the CPUs that the run may use.
+OTHERS_SHARE = 0.01
+# Standard errors of the sampled time by which others use CPU at least.
 SURE = 3
-TICK_S = 0.01  # of the kernel's clock, by which it samples what a CPU is doing
+# Tick of the kernel's clock, at which it samples what a CPU is doing.
+TICK_S = 0.01
 
-# Clock reasons that tell of a GPU below the clocks that it would reach by itself. Power does only where the limit was
-# lowered: at its own limit a GPU under full load runs as it is built to.
+# Clock reasons of a GPU that runs below the clocks that it would reach by itself. A power cap is one only where the
+# limit was lowered: at its own limit a GPU under full load runs as it is built to.
 POWER = "sw_power_cap"
 SLOWDOWNS = {
     "sw_thermal_slowdown": "thermal",
@@ -28,10 +31,9 @@ SLOWDOWNS = {
 def disturbance(conditions: Iterable[NodeConditions | None], ranks: Iterable[RankRecord]) -> str | None:
     """Return what disturbed or throttled a run, in words; None where nothing did, or nothing is known.
 
-    While measured steps ran (from start to end where only that is known), on one of its nodes other processes or the
-    hypervisor took CPU beyond the limits above, by more than `SURE` standard errors of a time that is sampled at
-    ticks; or one of its GPUs was slowed down.
-    Each reason is a kind, a colon and how much; "; " separates them.
+    A run is disturbed if other processes or the hypervisor took CPU time from it on one of its nodes, beyond the limits
+    above, while its measured steps ran; where only the whole run was sampled, while it ran. A GPU is throttled for one
+    of the reasons above. Each cause is followed by a colon and details; "; " separates them.
     """
     nodes = [node for node in conditions if node is not None]
     by_processes = max((_cpus_taken(node, lambda use: use.others_cpu_s) for node in nodes), default=0.0)
