@@ -30,7 +30,8 @@ class Peak:
     """The highest rate of matrix products of a device."""
 
     flop_per_s: float
-    source: str  # `measured`, `measured, disturbed` or `vendor`
+    # `measured`, `measured, disturbed` or `vendor`.
+    source: str
 
 
 def utilization(
@@ -83,10 +84,11 @@ def limits_of(record: RunRecord, device: str, machines: Iterable[MachineLimits])
 
     None if there are none.
     """
-    kind = _device_kind(record.hardware, device)
-    if kind is None:
+    device_kind = _device_kind(record.hardware, device)
+    if device_kind is None:
         return None
-    alike = [limits for limits in machines if limits.device == device and _device_kind(limits.hardware, device) == kind]
+    of_device = [limits for limits in machines if limits.device == device]
+    alike = [limits for limits in of_device if _device_kind(limits.hardware, device) == device_kind]
     name = record.host.name if record.host else None
 
     def preference(limits: MachineLimits) -> tuple[bool, str]:
@@ -105,8 +107,8 @@ def peak_of(record: RunRecord, parameters: Any, precisions: Sequence[str], limit
             return Peak(measured, "measured, disturbed" if products_disturbed(limits) else "measured")
     if parameters.device != "cuda":
         return None
-    kind = _device_kind(record.hardware, parameters.device)
-    stated = PEAKS.get(str(kind[0]), {}) if kind else {}
+    device_kind = _device_kind(record.hardware, parameters.device)
+    stated = PEAKS.get(str(device_kind[0]), {}) if device_kind else {}
     return next((Peak(stated[precision], "vendor") for precision in precisions if precision in stated), None)
 
 
