@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.signal import lfilter
 
-from multicard.analysis.runs.stationarity import FEWEST, LEVEL, autocorrelation, change_p_value, stationarity
+from multicard.analysis.runs.stationarity import FEWEST_STEPS, LEVEL, autocorrelation, change_p_value, stationarity
 
 
 def noise(kind: str, rng: np.random.Generator, count: int) -> np.ndarray:
@@ -78,7 +78,7 @@ def test_the_drift_is_that_of_a_straight_line() -> None:
 
 
 def test_few_steps_are_not_judged() -> None:
-    found = stationarity(np.linspace(1, 2, FEWEST - 1))
+    found = stationarity(np.linspace(1, 2, FEWEST_STEPS - 1))
     assert "stationary" not in found and found["drift"] > 0
     assert stationarity(np.array([1.0])) == {}
 
@@ -93,7 +93,7 @@ def test_long_runs_are_judged_by_means_of_neighbours() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("kind", "count"), [("normal", FEWEST), ("normal", 40), ("long-tailed", 40), ("rare long steps", 40)]
+    ("kind", "count"), [("normal", FEWEST_STEPS), ("normal", 40), ("long-tailed", 40), ("rare long steps", 40)]
 )
 def test_steady_runs_are_called_not_stationary_as_rarely_as_stated(kind: str, count: int) -> None:
     rng = np.random.default_rng(1)
