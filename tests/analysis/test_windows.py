@@ -33,9 +33,9 @@ def test_time_between_steps_counts_and_what_lies_between_epochs_and_windows_does
     # Steps of another window in the middle of an epoch do not count.
     measured = steps([0.0, 1.0, 9.0, 10.0], [1.0] * 4).assign(step=[1, 2, 8, 9])
     assert Window(measured).elapsed_s == pytest.approx(4.0)
-    # The pace is that of the rank that takes longest.
+    # The periods are those of the rank that takes longest.
     quick, slow = steps([0.0, 1.0, 2.0], [1.0] * 3), steps([7.0, 8.0, 9.5], [1.0] * 3, rank=1)
-    assert Window(pd.concat([quick, slow])).pace_s.tolist() == [1.0, 1.5, 1.0]
+    assert Window(pd.concat([quick, slow])).slowest_periods_s.tolist() == [1.0, 1.5, 1.0]
 
 
 def test_each_epoch_takes_as_long_as_on_its_slowest_rank() -> None:

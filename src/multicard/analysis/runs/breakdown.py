@@ -89,7 +89,7 @@ def of_steps(window: Window, devices: int) -> dict[str, Any]:
     phases = {part: known for part, names in phases.items() if (known := [each for each in names if each in recorded])}
     waiting = window.waiting
     seconds = {part: waiting[names].to_numpy().sum(axis=1) for part, names in phases.items()}  # of each step
-    seconds[OTHER] = np.maximum(waiting["pitch_s"].to_numpy() - sum(seconds.values()), 0.0)
+    seconds[OTHER] = np.maximum(waiting["period_s"].to_numpy() - sum(seconds.values()), 0.0)
     busy = [part for part in seconds if part not in (DATA, EVALUATION)]
     stalled = _far_longer(sum(seconds[part] for part in busy))
     stalls = np.zeros(len(stalled))

@@ -11,7 +11,7 @@ from multicard.analysis.machine.limits import MachineLimits
 from multicard.analysis.runs import breakdown, stationarity
 from multicard.analysis.runs.conditions import disturbance_of
 from multicard.analysis.runs.run_files import RunFiles
-from multicard.analysis.runs.windows import Window, elapsed_s, step_pitches
+from multicard.analysis.runs.windows import Window, elapsed_s, step_periods
 from multicard.core.errors import UserError
 from multicard.core.layout import EPOCH_COLUMNS, EPOCHS, NOT_RUN, PHASES, RUN, STEPS
 from multicard.core.reasons import describe_reason
@@ -118,7 +118,7 @@ def _measures(run: RunFiles, steps: pd.DataFrame, work: Workload, machines: Sequ
         "measured_steps": window.count,
         "intraop_threads": max((rank.intraop_threads or 0 for rank in record.ranks), default=0) or None,
         "usable_cpus": record.hardware.usable_cpus if record.hardware else None,
-        **stationarity.stationarity(window.pace_s),
+        **stationarity.stationarity(window.slowest_periods_s),
         **_profiled(steps[steps["window"] == "profiled"], window),
         **_loader_alone(record),
         "trace_host_extents": run.has_host_extents,
@@ -194,7 +194,7 @@ def _iteration_time_of_trace(steps: pd.DataFrame) -> float | None:
     if steps.empty:
         return None
     steps = steps.assign(place=steps.groupby(["report", "process"], sort=False).ngroup())
-    return elapsed_s(step_pitches(steps, "place"), "place") / steps["step"].nunique()
+    return elapsed_s(step_periods(steps, "place"), "place") / steps["step"].nunique()
 
 
 def energy_per(record: RunRecord, counts: pd.Series) -> float | None:

@@ -1,5 +1,6 @@
 """A window of steps: how long it took, and what was done in it.
 
+The period of a step is the time from its start to the start of the next one, so that the time between steps counts.
 Throughput is the work of a window over its elapsed time on the slowest rank: the harmonic mean of the steps' rates,
 weighted by their work, as T. Hoefler and R. Belli ask for ("Scientific Benchmarking of Parallel Computing Systems",
 SC15, rule 3: arithmetic means for costs, harmonic means for rates). The rate of the median step leaves out the waits
@@ -14,66 +15,95 @@ import pandas as pd
 
 from multicard.core.layout import PHASES
 
-EVALUATION = "evaluation_s"  # column of steps.csv: of a step's pitch the time in evaluation
+# Column of steps.csv with the seconds of a step's period that were spent in evaluation.
+EVALUATION = "evaluation_s"
 
 
-def step_pitches(steps: pd.DataFrame, of: str = "rank") -> pd.DataFrame:
-    """Time from the start of each step to that of the next one, which covers what lies between them.
+def step_periods(steps: pd.DataFrame, process: str = "rank") -> pd.DataFrame:
+    """Return the seconds from the start of each step to that of the next one.
 
-    `steps`: steps of one window: `step`, `start_s` and `duration_s`, by one clock for each value of the column `of`;
-    and `epoch` where there are several.
+    `steps`: the steps of one window, with the columns `step`, `start_s` and `duration_s`, and `epoch` where there are
+    several. `process`: the column that identifies the process of a step; the starts of one process are by one clock.
 
-    Gives `of`, `stretch`, `step` and `pitch_s`, in the order of `of` and `step`. A stretch is a row of consecutive
-    steps of one epoch, numbered from 1 in each rank; of its last step the pitch is the duration. So the pitches of a
-    stretch add up to the time from its first start to its last end.
+    Columns of the result: `process`, `stretch`, `step` and `period_s`, ordered by process and step. A stretch is a
+    sequence of consecutive steps of one epoch, numbered from 1 in each process. The last step of a stretch has no next
+    one, so its period is its duration. So the periods of a stretch add up to the time from its first start to its last
+    end.
+
+    >>> steps = pd.DataFrame({"rank": 0, "step": [1, 2, 5], "start_s": [0.0, 1.5, 9.0], "duration_s": [1.0, 1.0, 2.0]})
+    >>> step_periods(steps)[["stretch", "step", "period_s"]].values.tolist()
+    [[1.0, 1.0, 1.5], [1.0, 2.0, 1.0], [2.0, 5.0, 2.0]]
     """
-    order = np.lexsort((steps["step"], steps[of]))
-    place, step, start, duration = (steps[name].to_numpy()[order] for name in (of, "step", "start_s", "duration_s"))
-    follows = np.zeros(len(steps), dtype=bool)  # on the one before
-    follows[1:] = (np.diff(place) == 0) & (np.diff(step) == 1)
+    order = np.lexsort((steps["step"], steps[process]))
+    process_of_step = steps[process].to_numpy()[order]
+    number = steps["step"].to_numpy()[order]
+    start_s = steps["start_s"].to_numpy()[order]
+    duration_s = steps["duration_s"].to_numpy()[order]
+
+    is_next = (np.diff(process_of_step) == 0) & (np.diff(number) == 1)
     if "epoch" in steps:
-        follows[1:] &= np.diff(steps["epoch"].to_numpy()[order]) == 0
-    pitch = duration.astype(float)
-    pitch[:-1] = np.where(follows[1:], np.diff(start), pitch[:-1])
-    begun = (~follows).cumsum()
-    before = begun[np.searchsorted(place, place)] - 1  # in the places before
-    return pd.DataFrame({of: place, "step": step, "stretch": begun - before, "pitch_s": pitch})
+        epoch = steps["epoch"].to_numpy()[order]
+        is_next &= np.diff(epoch) == 0
+    follows = np.zeros(len(steps), dtype=bool)
+    follows[1:] = is_next
+
+    period_s = duration_s.astype(float)
+    period_s[:-1] = np.where(is_next, np.diff(start_s), period_s[:-1])
+
+    stretch_of_all = (~follows).cumsum()
+    first_of_process = np.searchsorted(process_of_step, process_of_step)
+    stretches_before = stretch_of_all[first_of_process] - 1
+    return pd.DataFrame(
+        {
+            process: process_of_step,
+            "step": number,
+            "stretch": stretch_of_all - stretches_before,
+            "period_s": period_s,
+        }
+    )
 
 
-def elapsed_s(pitches: pd.DataFrame, of: str = "rank") -> float:
-    """Sum over stretches of the slowest rank's time from the start of its first to the end of its last step."""
-    stretch = pitches["stretch"].to_numpy()
-    first = np.flatnonzero((np.diff(stretch, prepend=0) != 0) | (np.diff(pitches[of], prepend=0) != 0))
-    longest = np.zeros(stretch.max())
-    np.maximum.at(longest, stretch[first] - 1, np.add.reduceat(pitches["pitch_s"].to_numpy(), first))
-    return float(longest.sum())
+def elapsed_s(periods: pd.DataFrame, process: str = "rank") -> float:
+    """Return the seconds that steps took: of each stretch the time of its slowest process, summed over the stretches.
+
+    `periods`: as `step_periods` returns them for the same `process`.
+    """
+    stretch = periods["stretch"].to_numpy()
+    is_new_stretch = np.diff(stretch, prepend=0) != 0
+    is_new_process = np.diff(periods[process], prepend=0) != 0
+    first_steps = np.flatnonzero(is_new_stretch | is_new_process)
+    seconds = np.add.reduceat(periods["period_s"].to_numpy(), first_steps)
+    slowest = np.zeros(stretch.max())
+    np.maximum.at(slowest, stretch[first_steps] - 1, seconds)
+    return float(slowest.sum())
 
 
 @dataclass(frozen=True)
 class Window:
-    """The steps of one window, on all ranks: rows of steps.csv, at least one."""
+    """The steps of one window on all ranks: rows of steps.csv, at least one. Times are in seconds."""
 
     steps: pd.DataFrame
 
     @cached_property
-    def pitches(self) -> pd.DataFrame:
-        """As `step_pitches`."""
-        return step_pitches(self.steps)
+    def periods(self) -> pd.DataFrame:
+        """The periods of all steps, as `step_periods` returns them."""
+        return step_periods(self.steps)
 
     @cached_property
     def elapsed_s(self) -> float:
-        """As the function `elapsed_s`."""
-        return elapsed_s(self.pitches)
+        """The time that the slowest rank took, see the function `elapsed_s`."""
+        return elapsed_s(self.periods)
 
     @cached_property
-    def pace_s(self) -> np.ndarray:
-        """Pitches of the rank that takes longest in all, in order."""
-        by_rank = self.pitches.groupby("rank")["pitch_s"]
-        return by_rank.get_group(by_rank.sum().idxmax()).to_numpy(dtype=float)
+    def slowest_periods_s(self) -> np.ndarray:
+        """The periods of the rank that takes longest in all, in order."""
+        by_rank = self.periods.groupby("rank")["period_s"]
+        slowest_rank = by_rank.sum().idxmax()
+        return by_rank.get_group(slowest_rank).to_numpy(dtype=float)
 
     @property
     def count(self) -> int:
-        """Steps of a rank."""
+        """The number of steps of a rank."""
         return int(self.steps["step"].nunique())
 
     @property
@@ -93,31 +123,40 @@ class Window:
 
     @cached_property
     def waiting(self) -> pd.DataFrame:
-        """Of each step the rank that waited longest for data: its `pitch_s` and seconds by name of the phase.
+        """The times of each step on the rank that waited longest for data, a row per step, by its number.
 
-        Ranks that share a job wait for the one without data, in their backward pass, so a mean over ranks would count
-        that wait as computing. Of ranks that waited equally long it is the mean; a phase that was not recorded is 0.
+        Columns: the names of the recorded phases, `evaluation` where it was recorded, and `period_s`; all in seconds.
+        A phase that a step lacks is 0. If several ranks waited equally long, as where the wait was not recorded, it is
+        their mean.
+
+        Ranks that share a job wait for the one without data, in their backward pass, so a mean over all ranks would
+        count that wait as computing.
         """
-        times = [name for name in (*(f"{phase}_s" for phase in PHASES), EVALUATION) if name in self.steps]
-        order = np.lexsort((self.steps["step"], self.steps["rank"]))  # that of the pitches
-        values = np.column_stack([self.steps[times].fillna(0.0).to_numpy()[order], self.pitches["pitch_s"]])
-        steps, of = np.unique(self.pitches["step"], return_inverse=True)
-        if "data_s" in times:
-            data, longest = values[:, times.index("data_s")], np.full(len(steps), -np.inf)
-            np.maximum.at(longest, of, data)
-            values, of = values[data == longest[of]], of[data == longest[of]]
-        sums = np.zeros((len(steps), values.shape[1]))
-        np.add.at(sums, of, values)
-        names = [*(name.removesuffix("_s") for name in times), "pitch_s"]
-        return pd.DataFrame(sums / np.bincount(of)[:, None], index=steps, columns=names)
+        columns = [name for name in (*(f"{phase}_s" for phase in PHASES), EVALUATION) if name in self.steps]
+        # The order of `periods`.
+        order = np.lexsort((self.steps["step"], self.steps["rank"]))
+        phases_s = self.steps[columns].fillna(0.0).to_numpy()[order]
+        times_s = np.column_stack([phases_s, self.periods["period_s"]])
+        numbers, step_index = np.unique(self.periods["step"], return_inverse=True)
+        if "data_s" in columns:
+            wait_s = times_s[:, columns.index("data_s")]
+            longest_wait_s = np.full(len(numbers), -np.inf)
+            np.maximum.at(longest_wait_s, step_index, wait_s)
+            waited_longest = wait_s == longest_wait_s[step_index]
+            times_s, step_index = times_s[waited_longest], step_index[waited_longest]
+        sums_s = np.zeros((len(numbers), times_s.shape[1]))
+        np.add.at(sums_s, step_index, times_s)
+        ranks = np.bincount(step_index)
+        names = [*(name.removesuffix("_s") for name in columns), "period_s"]
+        return pd.DataFrame(sums_s / ranks[:, None], index=numbers, columns=names)
 
     @property
     def data_share(self) -> float | None:
-        """Part of the time that the rank that waited longest in each step waited for data; None where not recorded."""
+        """Share of the time that the rank that waited longest in each step waited for data; None if not recorded."""
         if self.steps["data_s"].isna().all():
             return None
-        return float(self.waiting["data"].sum() / self.waiting["pitch_s"].sum())
+        return float(self.waiting["data"].sum() / self.waiting["period_s"].sum())
 
     def rate(self, column: str) -> float:
-        """What a column counts, of all ranks together, over the elapsed time; NaN where a count is not known."""
+        """Return the sum of a column of counts over all ranks, per second; NaN where a count is not known."""
         return float(self.steps[column].sum(skipna=False) / self.elapsed_s)
