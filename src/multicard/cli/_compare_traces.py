@@ -57,14 +57,14 @@ def _step_times(found: "pd.DataFrame") -> list[str]:
     import pandas as pd
 
     from multicard.analysis.comparison.trace_comparison import STEP_TIME
-    from multicard.analysis.runs.step_periods import FEWEST
+    from multicard.analysis.runs.step_periods import FEWEST_PERIODS
 
     times = found.attrs["step_times"]
     [row] = found[found["name"].eq(STEP_TIME) & found["table"].eq("steps")].itertuples()
     shown = [f"{show('a_s', time.mean_s)} in {side} ({counted(time.count, 'step')})" for side, time in times.items()]
     judged = _change(row.ratio)
     if pd.isna(row.low):
-        judged += f", too few steps for an interval: capture {FEWEST + 1} or more"
+        judged += f", too few steps for an interval: capture {FEWEST_PERIODS + 1} or more"
     else:
         judged += f" (95% CI {_change(row.low)} to {_change(row.high)})"
         judged = f"inconclusive: {judged}" if row.low <= 1 <= row.high else judged

@@ -1,44 +1,49 @@
-"""How long a step of a capture takes: elapsed time over steps, from the start of each to the start of the next.
+"""The time that a step of a capture takes: elapsed time over steps, from the start of each to the start of the next.
 
-The mean, since a step that is typical need not be what a job pays for: loaders deliver in bursts, as 8, 8 and 232 ms
-in turn, and a job of such steps takes 82.7 ms for each, not 8.
+It is a mean, since a step that is typical need not be what a job pays for: loaders deliver in bursts, as 8, 8 and
+232 ms in turn, and a job of such steps takes 82.7 ms for each, not 8.
 """
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from multicard.core.grouping import grouped
 from multicard.stats.interval import LEVEL, Interval
+from multicard.stats.outliers import far_above
 from multicard.trace.steps import STEP
 from multicard.trace.tables import ActivityTables
 
-# Periods that an interval needs. Of fewer the correlation cannot be seen: where neighbours have one of 0.9, intervals
-# from 8 periods hold in 91%, from 12 on in 93% or more.
-FEWEST = 12
+# Periods that an interval needs. From fewer the correlation cannot be estimated: where neighbours have one of 0.9,
+# intervals from 8 periods hold in 91%, from 12 on in 93% or more.
+FEWEST_PERIODS = 12
 
-# Steps that stand out are beyond Tukey's outer fence of the logarithms, far longer than the median, and rare.
-FEWEST_TO_STAND_OUT = 8  # periods
-FENCE = 3.0  # quartile ranges beyond the upper quartile
-LONGER = 1.5  # times the median, at least
-RARE = 0.1  # part of the steps, at most
+# Long steps are at most this share of the steps. What is more frequent is paid for throughout the job.
+MOST_LONG_STEPS = 0.1
 
-MOST_CORRELATED = 0.97  # neighbours, as far as a capture can show it
+# Correlation of neighbours up to which a capture can show it.
+HIGHEST_CORRELATION = 0.97
 
 
 @dataclass(frozen=True)
 class StepTime:
-    """How long a step of a capture takes, in seconds, made by `step_time`.
+    """The time that a step of a capture takes, in seconds, made by `step_time`.
 
-    A period is the time from the start of a step to that of the next, mean over devices; of a single step it is how
-    long that step lasts. `mean_s` is elapsed time over steps: the time from the first start to the last one over
-    their number less one, mean over devices.
+    A period is the time from the start of a step to that of the next, mean over devices. A single step has no period;
+    its mean, median and quartiles are its length.
     """
 
+    # Elapsed time over steps: the time from the first start to the last, over their number less 1; mean over devices.
     mean_s: float
-    count: int  # steps
-    median_s: float  # of the periods, as the quartiles
+    # Number of steps on the device that has fewest.
+    count: int
+    # Median and quartiles of the periods.
+    median_s: float
     quartiles_s: tuple[float, float]
-    periods_s: tuple[float, ...]  # of each step but the last, in order; none of a single step
+    # One for each step but the last, in order.
+    periods_s: tuple[float, ...]
 
     @property
     def is_skewed(self) -> bool:
@@ -46,85 +51,118 @@ class StepTime:
         return abs(self.median_s - self.mean_s) > 0.1 * self.mean_s
 
 
-def step_time(found: ActivityTables) -> StepTime | None:
-    """Return how long a step takes by the tables of a capture, or None if these show no step.
+class _Steps(NamedTuple):
+    """The steps of one device or process, ordered by start: when each starts, and how long it lasts, in seconds."""
 
-    On devices where the capture has some, each by its own extents of steps where launches tell them, else by those of
-    the host; without devices by the host's ranges.
+    starts_s: np.ndarray
+    lengths_s: np.ndarray
+
+
+def step_time(capture: ActivityTables) -> StepTime | None:
+    """Return the time that a step takes by the tables of a capture, or None if these show no step.
+
+    The steps are those of the capture's devices, which the table `timeline` has; of a capture without devices, those
+    of its processes in the table `phases`.
     """
-    timeline = [row for row in found.rows.get("timeline", []) if row["scope"] == STEP]
-    phases = [row for row in found.rows.get("phases", []) if row["phase"] == STEP]
-    if timeline:
-        places = _by_place(timeline, ("report", "process", "device"), "span_s")
+    on_devices = [row for row in capture.rows.get("timeline", []) if row["scope"] == STEP]
+    on_hosts = [row for row in capture.rows.get("phases", []) if row["phase"] == STEP]
+    if on_devices:
+        devices = _steps_by(("report", "process", "device"), "span_s", on_devices)
     else:
-        places = _by_place(phases, ("report", "process"), "duration_s")
-    if not places:
+        devices = _steps_by(("report", "process"), "duration_s", on_hosts)
+    if not devices:
         return None
-    count = min(len(starts) for starts, _ in places)
+    count = min(len(steps.starts_s) for steps in devices)
     if count == 1:
-        mean = float(np.mean([lengths[0] for _, lengths in places]))
-        return StepTime(mean, 1, mean, (mean, mean), ())
-    mean = float(np.mean([(starts[-1] - starts[0]) / (len(starts) - 1) for starts, _ in places]))
-    # Where captures of ranks end apart by a step, all have the first ones.
-    periods = np.mean([np.diff(starts[:count]) for starts, _ in places], axis=0)
-    low, median, high = np.quantile(periods, [0.25, 0.5, 0.75]).tolist()
-    return StepTime(mean, count, median, (low, high), tuple(periods.tolist()))
+        length_s = float(np.mean([steps.lengths_s[0] for steps in devices]))
+        return StepTime(length_s, 1, length_s, (length_s, length_s), ())
+    means_s = [(steps.starts_s[-1] - steps.starts_s[0]) / (len(steps.starts_s) - 1) for steps in devices]
+    # The captures of some ranks may end a step later than those of others. All of them have the first steps.
+    periods_s = np.mean([np.diff(steps.starts_s[:count]) for steps in devices], axis=0)
+    lower_s, median_s, upper_s = np.quantile(periods_s, [0.25, 0.5, 0.75]).tolist()
+    return StepTime(float(np.mean(means_s)), count, median_s, (lower_s, upper_s), tuple(periods_s.tolist()))
 
 
-def _by_place(rows: list[dict[str, object]], names: tuple[str, ...], length: str) -> list[tuple[np.ndarray, ...]]:
-    """Starts and lengths of the steps of each place, which these columns name, in order of time."""
-    places: dict[tuple[object, ...], list[tuple[float, float]]] = {}
-    for row in rows:
-        places.setdefault(tuple(row[name] for name in names), []).append((row["start_s"], row[length]))
-    return [tuple(np.array(sorted(steps)).T) for steps in places.values()]
+def _steps_by(keys: Sequence[str], length: str, rows: Iterable[Mapping[str, Any]]) -> list[_Steps]:
+    """Return the steps of each device or process.
+
+    `keys`: the columns that identify one; `length`: the column with the length of a step.
+    """
+    groups = grouped(rows, lambda row: tuple(row[key] for key in keys))
+    steps = []
+    for group in groups.values():
+        in_order = sorted((row["start_s"], row[length]) for row in group)
+        starts_s = np.array([start_s for start_s, _ in in_order])
+        lengths_s = np.array([length_s for _, length_s in in_order])
+        steps.append(_Steps(starts_s, lengths_s))
+    return steps
 
 
 def long_steps(time: StepTime) -> list[int]:
     """Return the numbers, from 1, of the few steps that took far longer than the others.
 
-    None where they are not rare or come at equal distances, as when a loader delivers in bursts or every tenth step
-    writes a checkpoint: the job pays for these throughout.
+    There are none where such steps are not rare, or come at equal distances, as when a loader delivers in bursts or
+    every tenth step writes a checkpoint: the job pays for these throughout.
+
+    >>> from dataclasses import replace
+    >>> time = StepTime(0.1, 13, 0.1, (0.1, 0.1), (0.1,) * 12)
+    >>> long_steps(replace(time, periods_s=(0.1,) * 5 + (0.9,) + (0.1,) * 6))
+    [6]
     """
-    periods = np.array(time.periods_s)
-    if len(periods) < FEWEST_TO_STAND_OUT or periods.min() <= 0:
+    periods_s = np.array(time.periods_s)
+    if len(periods_s) == 0 or periods_s.min() <= 0:
         return []
-    logarithms = np.log(periods)
-    low, high = np.quantile(logarithms, [0.25, 0.75])
-    far = (logarithms > high + FENCE * (high - low)) & (periods > LONGER * time.median_s)
-    steps = np.flatnonzero(far) + 1
+    steps = np.flatnonzero(far_above(periods_s)) + 1
     distances = np.diff(steps)
-    is_pattern = len(distances) > 1 and bool((distances == distances[0]).all())
-    return [] if is_pattern or len(steps) > RARE * len(periods) else steps.tolist()
+    is_regular = len(distances) > 1 and bool((distances == distances[0]).all())
+    is_frequent = len(steps) > MOST_LONG_STEPS * len(periods_s)
+    return [] if is_regular or is_frequent else steps.tolist()
 
 
 def ratio_of_step_times(time: StepTime, base: StepTime) -> Interval:
-    """Return the step time over that of `base`, with its interval, which is unknown for fewer than `FEWEST` periods.
+    """Return the step time over that of `base`, with its interval, which is unknown for fewer than `FEWEST_PERIODS`.
 
     The interval is that of a ratio of means of steps that may have much in common with their neighbours, on the
     logarithm of the ratio, with degrees of freedom by Welch. It covers what varies within the two captures, not from
     one run to another.
     """
-    value = time.mean_s / base.mean_s
-    if min(len(time.periods_s), len(base.periods_s)) < FEWEST or min(time.mean_s, base.mean_s) <= 0:
-        return Interval(value, None, None, 1)
-    errors = [_squared_error(np.array(own.periods_s)) for own in (time, base)]
-    total = sum(square for square, _ in errors)
-    freedom = total**2 / sum(square**2 / degrees for square, degrees in errors) if total else 1.0
-    from scipy.special import stdtrit  # as long to import as a small trace to read
+    ratio = time.mean_s / base.mean_s
+    fewest = min(len(time.periods_s), len(base.periods_s))
+    if fewest < FEWEST_PERIODS or min(time.mean_s, base.mean_s) <= 0:
+        return Interval(ratio, None, None, 1)
+    errors = [_error_of_mean(np.array(side.periods_s)) for side in (time, base)]
+    squared_error = sum(error.squared for error in errors)
+    freedom = 1.0
+    if squared_error:
+        # The degrees of freedom by Welch and Satterthwaite.
+        freedom = squared_error**2 / sum(error.squared**2 / error.freedom for error in errors)
+    # Importing SciPy's functions takes as long as reading a small trace, so only what needs them imports them.
+    from scipy.special import stdtrit
 
-    half = float(stdtrit(freedom, (1 + LEVEL) / 2)) * total**0.5
-    return Interval(value, value * float(np.exp(-half)), value * float(np.exp(half)), 1, LEVEL)
+    quantile = float(stdtrit(freedom, (1 + LEVEL) / 2))
+    half_width = quantile * squared_error**0.5
+    low = ratio * float(np.exp(-half_width))
+    high = ratio * float(np.exp(half_width))
+    return Interval(ratio, low, high, 1, LEVEL)
 
 
-def _squared_error(periods: np.ndarray) -> tuple[float, int]:
-    """Return the squared standard error of a mean, as a part of the mean, and its degrees of freedom.
+class _ErrorOfMean(NamedTuple):
+    """The squared standard error of a mean over the squared mean, with its degrees of freedom."""
 
-    How far a mean of dependent values may be off is seen in their slow variations alone. Their first few cosine
-    transforms, each over the whole series, are slow, nearly independent of each other, and of that variance. Bursts
-    are fast: their long and short periods make up for each other within a burst, and leave the mean alone.
+    squared: float
+    freedom: int
 
-    In a short series not even the first transforms are slow beside a strong correlation. Each is multiplied by how much
-    higher the spectrum is at frequency 0 than at its own, if each period follows the one before by that correlation.
+
+def _error_of_mean(periods: np.ndarray) -> _ErrorOfMean:
+    """Return the error of the mean of periods that may have much in common with their neighbours.
+
+    How far a mean of dependent values may be off is seen in their slow variations alone. The first few cosine
+    transforms of the whole series are slow, nearly independent of each other, and have n times the variance of the mean
+    of n values. Bursts are fast: the long and short periods of one make up for each other, and leave the mean alone.
+
+    In a short series not even the first transforms are slow beside a strong correlation. So each is multiplied by the
+    height of the spectrum at frequency 0 over that at its own frequency, for a series in which each period follows the
+    one before by the correlation r. At the frequency w that spectrum is proportional to 1 / ((1 - r)² + 4r sin²(w/2)).
 
     E. Lazarus, D. Lewis, J. Stock, M. Watson, "HAR inference: recommendations for practice", Journal of Business &
     Economic Statistics 36, 2018: equal-weighted cosine transforms, as many as 0.4 n^(2/3). D. Andrews, C. Monahan,
@@ -132,33 +170,46 @@ def _squared_error(periods: np.ndarray) -> tuple[float, int]:
     spectra relative to those of a first-order autoregression.
     """
     count = len(periods)
+    mean = periods.mean()
+    correlation = _assumed_correlation(periods)
+    orders = np.arange(1, _number_of_transforms(count, correlation) + 1)
+    midpoints = (np.arange(count) + 0.5) / count
+    waves = np.cos(np.pi * np.outer(orders, midpoints))
+    deviations = periods - mean
+    transforms = (2 / count) ** 0.5 * waves @ deviations
+    # The transform j has the frequency πj/n.
+    frequencies = np.pi * orders / count
+    relative_height = 1 + 4 * correlation * np.sin(frequencies / 2) ** 2 / (1 - correlation) ** 2
+    # n times the variance of the mean, from each transform.
+    estimates = relative_height * transforms**2
+    squared = estimates.mean() / count / mean**2
+    return _ErrorOfMean(float(squared), len(orders))
+
+
+def _number_of_transforms(count: int, correlation: float) -> int:
+    """Return how many cosine transforms of a series are slow enough to show the error of its mean, at least 2."""
     number = 0.4 * count ** (2 / 3)
-    common = _correlation(periods)
-    if common > 0:
-        # The spectrum of such a series falls to half at this frequency; transforms up to half of that show its height.
-        # The transform j has the frequency πj/n.
-        half_power = (1 - common) / common**0.5
+    if correlation > 0:
+        # The spectrum of a series with this correlation falls to half its height at the frequency `half_power`.
+        # Transforms up to half of that frequency show the height. The transform j has the frequency πj/n.
+        half_power = (1 - correlation) / correlation**0.5
         number = min(number, half_power / 2 * count / np.pi)
-    orders = np.arange(1, max(2, int(number)) + 1)
-    moments = (np.arange(count) + 0.5) / count
-    waves = np.cos(np.pi * np.outer(orders, moments))
-    transforms = (2 / count) ** 0.5 * waves @ (periods - periods.mean())
-    # The spectrum at frequency w is as 1 / ((1 - common)² + 4 common sin²(w/2)).
-    fallen = 1 + 4 * common * np.sin(np.pi * orders / count / 2) ** 2 / (1 - common) ** 2
-    return float((fallen * transforms**2).mean() / count / periods.mean() ** 2), len(orders)
+    return max(2, int(number))
 
 
-def _correlation(values: np.ndarray) -> float:
-    """Return the correlation of neighbours that is assumed, between 0 and `MOST_CORRELATED`.
+def _assumed_correlation(values: np.ndarray) -> float:
+    """Return the correlation of neighbours that is assumed, between 0 and `HIGHEST_CORRELATION`.
 
     It is what the series shows, less its bias in short ones (M. G. Kendall, Biometrika 41, 1954), and 0.7 standard
     errors of that, each 1/√n. An interval that assumes too little correlation misses by far more than one that
     assumes too much.
     """
-    away = values - values.mean()
-    square = float(away @ away)
-    if square == 0:
+    deviations = values - values.mean()
+    squares = float(deviations @ deviations)
+    if squares == 0:
         return 0.0
     count = len(values)
-    found = float(away[1:] @ away[:-1]) / square
-    return min(MOST_CORRELATED, max(0.0, found + (1 + 3 * found) / count + 0.7 / count**0.5))
+    neighbours = float(deviations[1:] @ deviations[:-1])
+    estimate = neighbours / squares
+    bias = (1 + 3 * estimate) / count
+    return min(HIGHEST_CORRELATION, max(0.0, estimate + bias + 0.7 / count**0.5))
