@@ -18,7 +18,8 @@ from typing import Any
 import matplotlib
 
 import multicard
-from multicard.analysis.runs.breakdown import DEVICE_PARTS, IDLE_PARTS, device_time
+from multicard.analysis.runs.device_time import device_time
+from multicard.analysis.runs.step_parts import IDLE_CAUSES, DevicePart
 from multicard.api.traces import TraceAnalysis
 from multicard.figures.style import styled
 from multicard.figures.timeline import timeline
@@ -165,7 +166,7 @@ def timeline_table(traces: dict[str, TraceAnalysis]) -> str:
     """Return where the time of every device went, over the whole capture, by the parts that any of them has."""
     captures = {name: trace.timeline[trace.timeline["scope"] == "capture"] for name, trace in traces.items()}
     seconds = {name: device_time(rows) for name, rows in captures.items()}
-    shown_parts = [part for part in DEVICE_PARTS if any(parts[part].max() >= 5e-5 for parts in seconds.values())]
+    shown_parts = [part for part in DevicePart if any(parts[part].max() >= 5e-5 for parts in seconds.values())]
     rows = []
     for name in traces:
         for (_, row), (_, parts) in zip(captures[name].iterrows(), seconds[name].iterrows(), strict=True):
@@ -255,7 +256,7 @@ def page(traces: dict[str, TraceAnalysis]) -> str:
     apart = max(row["max_s"] / row["median_s"] for row in sizes if row["collective"] == "all_reduce")
     nccl = ", ".join(f"{row['calls']} {row['collective']}" for row in a100.rows("collectives"))
     first = next(row for row in a100.rows("timeline") if row["scope"] == "step")
-    launching = sum(first[f"{cause}_s"] for cause in IDLE_PARTS["idle (launching)"])
+    launching = sum(first[f"{cause}_s"] for cause in IDLE_CAUSES[DevicePart.IDLE_LAUNCHING])
     whole = inference.rows("timeline")[0]
     return f"""# Captures of other people's GPUs
 

@@ -29,9 +29,10 @@ from pydantic_core import to_jsonable_python
 
 from multicard.analysis.choice.recommend import as_markdown
 from multicard.analysis.evidence import Evidence, MeasuredRun, read_evidence
-from multicard.analysis.runs.breakdown import COLUMNS, complete
+from multicard.analysis.runs.breakdown import complete_breakdowns
 from multicard.analysis.runs.measures import MEASURES_OF
 from multicard.analysis.runs.per_run import trace_shares
+from multicard.analysis.runs.step_parts import StepPart
 from multicard.analysis.scaling.speedup_tables import add_scaling
 from multicard.analysis.scenario_tables import SCHEMAS, ScenarioTables, store
 from multicard.core.files import write_json
@@ -149,7 +150,7 @@ def write_results(
         complete_rows = [{**dict.fromkeys(schema.names), **row, "run": ids[row["at"]]} for row in rows]
         store({name: pa.Table.from_pylist(complete_rows, schema)}, folder / "scenarios" / "s0")
     for place, rows in rows_of.items():
-        measures = add_scaling(pd.DataFrame(complete(rows, trace_shares(ScenarioTables(place)))))
+        measures = add_scaling(pd.DataFrame(complete_breakdowns(rows, trace_shares(ScenarioTables(place)))))
         measures.to_csv(place / "measures.csv", index=False)
         measures[["run", "outcome", "reason"]].to_csv(place / "runs.csv", index=False)
     return folder
@@ -173,7 +174,7 @@ def _parameters(row: Row) -> JobParameters:
 
 def _step_shares(row: Row) -> Row:
     """Return the breakdown of the step by the phases that a row states; what it does not state computes."""
-    shares = {name: row[column] for name, column in COLUMNS.items() if column in row}
+    shares: dict[str, Any] = {part: row[part.column] for part in StepPart if part.column in row}
     if row.get("data_share") is not None:
         shares.setdefault("data loading", row["data_share"])
     step_s = row.get("mean_iteration_time_s")
@@ -186,7 +187,7 @@ def _step_shares(row: Row) -> Row:
         shares["other"] = max(0.0, 1 - sum(shares.values()))
     elif shares and computing not in shares and "other" not in shares:
         shares[computing] = 1 - sum(shares.values())
-    return {COLUMNS[name]: share for name, share in shares.items()}
+    return {StepPart(name).column: share for name, share in shares.items()}
 
 
 def _write_record(

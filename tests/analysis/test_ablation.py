@@ -10,8 +10,8 @@ from multicard.analysis.ablation import as_table, cost_lines, costs, not_measure
 from multicard.analysis.choice.choices import choices
 from multicard.analysis.choice.recommend import advise, as_markdown
 from multicard.analysis.evidence import Evidence, evidence_of
-from multicard.analysis.runs.breakdown import COLUMNS, COMPUTE, EITHER, OTHER
 from multicard.analysis.runs.notices import notices
+from multicard.analysis.runs.step_parts import StepPart
 from multicard.analysis.scaling.headline import headline
 from multicard.analysis.scenario_tables import ScenarioTables
 
@@ -29,7 +29,7 @@ def tables(tmp_path: Path) -> ScenarioTables:
         {
             "command": ["train.py"], "devices": devices, "ablate": part, "repeat": repeat, "iteration_time_s": step_s,
             "throughput_samples_per_s": 8 * devices / step_s, "data_share": 0.1,
-            COLUMNS[COMPUTE if devices == 1 else EITHER]: 0.9,
+            (StepPart.COMPUTE if devices == 1 else StepPart.COMPUTE_OR_COMMUNICATION).column: 0.9,
             "loader_alone_s": 0.015 * (1.2 if repeat == 2 else 1) if "loader" in part else None,
             "loader_workers": 3 if "loader" in part else None,
         }
@@ -163,7 +163,7 @@ def advised(folder: Path, parts: dict[str, float], ablate: str, *times: tuple[fl
         {
             "command": ["train.py"], "devices": 2, "ablate": part, "repeat": repeat, "iteration_time_s": step_s,
             "throughput_samples_per_s": 16 / step_s, "data_share": parts.get("data loading", 0.0),
-            **{COLUMNS[name]: share for name, share in parts.items()},
+            **{StepPart(name).column: share for name, share in parts.items()},
         }
         for repeat, both in enumerate(times, 1)
         for part, step_s in zip(("none", ablate), both, strict=True)
@@ -173,7 +173,7 @@ def advised(folder: Path, parts: dict[str, float], ablate: str, *times: tuple[fl
     return [text for label, text in job.points if label == "Try next"]
 
 
-LOADING = {"data loading": 0.73, EITHER: 0.27}
+LOADING = {"data loading": 0.73, StepPart.COMPUTE_OR_COMMUNICATION: 0.27}
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,10 @@ def test_advice_against_a_part_goes_only_where_it_is_shown_that_nothing_can_be_g
 
 @pytest.mark.parametrize(
     "parts",
-    [{OTHER: 0.90, EITHER: 0.10}, {EITHER: 0.93, "stalls": 0.07}],
+    [
+        {StepPart.OTHER: 0.90, StepPart.COMPUTE_OR_COMMUNICATION: 0.10},
+        {StepPart.COMPUTE_OR_COMMUNICATION: 0.93, "stalls": 0.07},
+    ],
     ids=["gradients averaged by hand", "synchronized batch norm"],
 )
 @pytest.mark.parametrize("repeats", [1, 2])

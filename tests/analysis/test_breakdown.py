@@ -9,7 +9,10 @@ import pytest
 
 from captures import KernelTimes, Process, make_trace
 from multicard.analysis.bottlenecks.bottlenecks import KINDS
-from multicard.analysis.runs.breakdown import COLUMNS, PARTS, complete, device_time, of_steps, overall, parts_of
+from multicard.analysis.runs.breakdown import complete_breakdowns, parts_of
+from multicard.analysis.runs.device_time import device_time, overall
+from multicard.analysis.runs.phase_parts import measures_of_phases
+from multicard.analysis.runs.step_parts import StepPart
 from multicard.analysis.runs.windows import Window
 from multicard.trace.files import open_trace
 from multicard.trace.idle import CAUSES
@@ -26,11 +29,11 @@ def steps(pitches: Any, rank: int = 0, **seconds: Any) -> pd.DataFrame:
 
 
 def parts(*ranks: pd.DataFrame, devices: int = 1) -> dict[str, float]:
-    return parts_of(of_steps(Window(pd.concat(ranks)), devices))
+    return parts_of(measures_of_phases(Window(pd.concat(ranks)), devices))
 
 
 def test_every_part_is_a_kind_of_bottleneck() -> None:
-    assert {*PARTS} < {*KINDS}
+    assert {*StepPart} < {*KINDS}
 
 
 def test_parts_are_shares_of_the_time_from_step_to_step() -> None:
@@ -44,7 +47,7 @@ def test_parts_are_shares_of_the_time_from_step_to_step() -> None:
     # Without a wait for data all ranks count.
     ranks = [steps([0.1] * 10, rank, forward=0.03, backward=back) for rank, back in enumerate((0.07, 0.03))]
     assert parts(*ranks, devices=2)["compute or communication"] == pytest.approx(0.8)
-    assert of_steps(Window(steps([0.1] * 10)), 1) == {}
+    assert measures_of_phases(Window(steps([0.1] * 10)), 1) == {}
 
 
 @pytest.mark.parametrize("where", ["between", "inside"])
@@ -55,7 +58,7 @@ def test_a_periodic_stall_is_named_with_its_steps(where: str) -> None:
     scatter = np.random.default_rng(1).normal(1.0, 0.02, 200)
     forward = 0.0038 * scatter + (stall if where == "inside" else 0.0)
     run = steps(0.0138 * scatter + stall, forward=forward, backward=0.01 * scatter)
-    found = of_steps(Window(run), 1)
+    found = measures_of_phases(Window(run), 1)
     assert parts_of(found)["stalls"] == pytest.approx(2.0 / 4.76, abs=0.005)
     assert found["stalled_steps"] == "4 of 200: 25, 75, 125, 175"
     assert sum(parts_of(found).values()) == pytest.approx(1.0)
@@ -97,7 +100,7 @@ def test_without_the_wait_that_ranks_share_a_job_is_as_fast_as_the_share_says() 
 
 def _row(known: dict[str, float], **measures: Any) -> dict[str, Any]:
     row = {"run": "r", "outcome": "completed", "workload": "vision", "device": "cuda", "devices": 1}
-    return row | {COLUMNS[part]: share for part, share in known.items()} | measures
+    return row | {StepPart(part).column: share for part, share in known.items()} | measures
 
 
 # Of the profiled steps of two GPUs.
@@ -128,7 +131,9 @@ TRACE = {
     ],
 )
 def test_the_bound_is_the_largest_part(trace: dict[str, float], known: dict[str, float], bound: str) -> None:
-    [row] = complete([_row({"compute or communication": 1.0} | known)], pd.DataFrame([TRACE | trace], index=["r"]))
+    [row] = complete_breakdowns(
+        [_row({"compute or communication": 1.0} | known)], pd.DataFrame([TRACE | trace], index=["r"])
+    )
     assert row["bound"] == bound
     assert sum(parts_of(row).values()) == pytest.approx(1.0)
     assert row["compute_or_communication_share"] is None  # a trace tells them apart
@@ -140,13 +145,13 @@ def test_the_wait_of_a_rank_without_data_is_not_communication() -> None:
     profiled = {"profiled_data_s": 0.35, "trace_iteration_time_s": 1.0}
     profiled |= {"profiled_data_share": 0.7, "profiled_iteration_time_s": 1.0}
     row = _row({"data loading": 0.7, "compute or communication": 0.3}, devices=2, **profiled)
-    [found] = complete([row], pd.DataFrame([trace], index=["r"]))
+    [found] = complete_breakdowns([row], pd.DataFrame([trace], index=["r"]))
     shares = {part: share for part, share in parts_of(found).items() if share > 1e-9}
     assert shares == pytest.approx({"data loading": 0.7, "compute": 0.3})
 
 
 def test_a_run_without_phases_or_a_trace_has_no_bound() -> None:
-    [row] = complete([_row({}, outcome="failed")], pd.DataFrame())
+    [row] = complete_breakdowns([_row({}, outcome="failed")], pd.DataFrame())
     assert row["bound"] is None and parts_of(row) == {}
 
 

@@ -20,7 +20,7 @@ from figures.measured import (
     two_repeats,
 )
 from multicard.analysis.machine.utilization import MEASURES as UTILIZATION
-from multicard.analysis.runs.breakdown import PARTS
+from multicard.analysis.runs.step_parts import StepPart
 from multicard.core.layout import STEP_COLUMNS
 from multicard.figures import steps
 from multicard.figures.draw import draw
@@ -60,7 +60,7 @@ def test_the_parts_of_a_step_add_up_to_it() -> None:
 def test_every_part_of_a_step_has_a_look_of_its_own() -> None:
     timed = {name.removesuffix("_s") for name in STEP_COLUMNS if name.endswith("_s")} - {"start", "duration"}
     assert set(PHASES) == timed | {"other", "evaluation"}
-    assert set(steps.PARTS) >= set(PARTS)
+    assert set(steps.PARTS) >= set(StepPart)
     for look in (PHASES, steps.PARTS):
         assert len(set(look.values())) == len(look)
 

@@ -8,9 +8,10 @@ from typing import Any
 import pandas as pd
 
 from multicard.analysis.evidence import names_synthetic
-from multicard.analysis.runs.breakdown import COMPUTE, DATA, parts_of
+from multicard.analysis.runs.breakdown import parts_of
 from multicard.analysis.runs.measures import measure_run, trace_to_record
 from multicard.analysis.runs.run_files import RunFiles
+from multicard.analysis.runs.step_parts import StepPart
 from multicard.core.layout import ACTIVITY, ACTIVITY_INDEX, STEPS
 from multicard.core.reasons import describe_reason
 from multicard.experiment.read_run import read_run
@@ -206,8 +207,8 @@ def loading_faults(p: JobParameters, row: Mapping[str, Any], _files: RunFiles, i
 
     Where it loads nothing, a CPU that others use may stall more than a GPU that is not real computes.
     """
-    expected, found = DATA if p.args["load_ms"] else COMPUTE, row["largest_part"]
-    if found == expected or (not is_real and expected == COMPUTE and found not in (DATA, None)):
+    expected, found = StepPart.DATA if p.args["load_ms"] else StepPart.COMPUTE, row["largest_part"]
+    if found == expected or (not is_real and expected == StepPart.COMPUTE and found not in (StepPart.DATA, None)):
         return []
     return [f"the largest part of a step is {found}, expected {expected}"]
 

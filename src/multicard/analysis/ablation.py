@@ -10,7 +10,7 @@ import pandas as pd
 
 from multicard.analysis.bottlenecks.bottlenecks import LEAST, Bottleneck, BottleneckReport
 from multicard.analysis.evidence import DEVICE_WORDS, Configuration, Evidence
-from multicard.analysis.runs.breakdown import COLUMNS, COMMUNICATION, DATA, EITHER, ELSEWHERE, LAUNCHES, OTHER
+from multicard.analysis.runs.step_parts import StepPart
 from multicard.analysis.scaling.headline import STEP_TIME
 from multicard.core.grouping import grouped
 from multicard.core.text import counted
@@ -31,9 +31,9 @@ WORDS = {
 ALL_PARTS, NO_LOADING = "all parts", "without loading"
 WORTHWHILE = 1.02  # times as fast, below which nothing is worth a change
 # Parts of a step without a trace that communication may be in.
-HIDING = (EITHER, OTHER)
+HIDING = (StepPart.COMPUTE_OR_COMMUNICATION, StepPart.OTHER)
 # What runs go without to measure a part of the step.
-ABLATED = {DATA: "loader", COMMUNICATION: "communication", LAUNCHES: "host"}
+ABLATED: dict[str, str] = {StepPart.DATA: "loader", StepPart.COMMUNICATION: "communication", StepPart.LAUNCHES: "host"}
 
 
 @dataclass(frozen=True)
@@ -207,7 +207,7 @@ def not_measured(evidence: Evidence) -> list[NotMeasured]:
 def _not_measured_words(configuration: Configuration, reason: str) -> str:
     devices = counted(configuration["devices"], DEVICE_WORDS[configuration["device"]])
     text = f"{devices}: what the host's work costs was not measured ({reason})"
-    values = [configuration.values(COLUMNS[part]) for part in (LAUNCHES, ELSEWHERE)]
+    values = [configuration.values(part.column) for part in (StepPart.LAUNCHES, StepPart.HOST_ELSEWHERE)]
     shares = [mean(of_runs) for of_runs in values if of_runs]
     if shares:
         text += f"; by the trace, the GPU is idle because of it in {percent(sum(shares))} of the step"
@@ -250,7 +250,7 @@ def cost_of_largest_part(costs_by_part: Mapping[str, Cost], report: BottleneckRe
     if largest is None:
         return None
     may_hide = largest in HIDING
-    cost = costs_by_part.get(ABLATED.get(COMMUNICATION if may_hide else largest, ""))
+    cost = costs_by_part.get(ABLATED.get(StepPart.COMMUNICATION if may_hide else largest, ""))
     if cost is None or not cost.is_shown:
         return None
     if may_hide and 2 * cost.share.value < report.parts[largest]:

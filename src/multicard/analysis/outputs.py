@@ -8,7 +8,7 @@ from multicard.analysis.choice.recommend import as_markdown
 from multicard.analysis.evidence import evidence_of, read_evidence
 from multicard.analysis.machine.limits import read_machine
 from multicard.analysis.machine.utilization import within_peaks
-from multicard.analysis.runs.breakdown import complete
+from multicard.analysis.runs.breakdown import complete_breakdowns
 from multicard.analysis.runs.measures import measure_run, outcome_of, outcome_table, runs_table
 from multicard.analysis.runs.per_run import trace_shares
 from multicard.analysis.runs.run_files import RunFiles
@@ -46,7 +46,7 @@ def write_scenario(
         outcomes.append(outcome_of(run))
     store(joined(parts), out)
     tables = ScenarioTables(out)
-    measures = within_peaks(runs_table(complete(measured, trace_shares(tables))))
+    measures = within_peaks(runs_table(complete_breakdowns(measured, trace_shares(tables))))
     write_csv(outcome_table(outcomes, not_run), out / OUTCOME_TABLE)
     write_csv(add_scaling(measures), out / MEASURES)
     write_json(out / HEADLINE, asdict(headline(evidence_of(ScenarioTables(out)))))

@@ -2,13 +2,13 @@
 
 import pandas as pd
 
-from multicard.analysis.runs.breakdown import COLUMNS, COMMUNICATION
+from multicard.analysis.runs.step_parts import StepPart
 from multicard.analysis.scaling.speedup_tables import over_repeats, throughputs_of
 from multicard.analysis.scenario_tables import ScenarioTables
 from multicard.experiment.config import parameters_in
 from multicard.experiment.workload import workload_of
 
-EXPOSED_COMMUNICATION = COLUMNS[COMMUNICATION]
+EXPOSED_COMMUNICATION = StepPart.COMMUNICATION.column
 
 
 def measures_shown(tables: ScenarioTables) -> list[str]:

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 from multicard.analysis.comparison.comparisons import means, quantiles_of_steps, varied
 from multicard.analysis.runs import per_run
-from multicard.analysis.runs.breakdown import COLUMNS
+from multicard.analysis.runs.step_parts import StepPart
 from multicard.analysis.scaling.speedup_tables import over_repeats
 from multicard.analysis.scenario_tables import ScenarioTables
 from multicard.core.units import MINUTES, SECONDS, unit_for
@@ -19,7 +19,7 @@ from multicard.figures.style import HATCHES, PHASES, WIDTH_IN, Look, NothingToSh
 from multicard.figures.timeline import LOOK as OF_GPU
 from multicard.workloads.vision.measures import ACCURACY
 
-# Of the parts of a step by `analysis.runs.breakdown`.
+# The look of each `StepPart`.
 PARTS: Look = {
     "compute": OF_GPU["compute"],
     "compute or communication": (OF_GPU["compute"][0], HATCHES[2]),
@@ -79,14 +79,14 @@ def step_breakdown(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
 )
 def utilization(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     """The parts of a step of each configuration, and where it is known its MFU."""
-    shares = list(COLUMNS.values())
+    shares = [part.column for part in StepPart]
     # Tables of earlier versions lack some.
     measures = tables.measures.reindex(columns=list(dict.fromkeys((*tables.measures, "mfu", *shares))))
     known = measures[shares].notna().any(axis=1)
     measures = measures.assign(**measures[shares].astype(float).fillna(0.0).where(known, axis=0))
     data = over_repeats(measures, ["mfu"]).join(means(measures, shares)[shares])
-    data = data.rename(columns={name: part for part, name in COLUMNS.items()})
-    if data[["mfu", *COLUMNS]].isna().all(axis=None):
+    data = data.rename(columns={part.column: part.value for part in StepPart})
+    if data[["mfu", *StepPart]].isna().all(axis=None):
         raise NothingToShow("neither operations nor parts of steps are known")
     data.insert(0, "configuration", configuration_names(measures, data))
     ratios = (2, 3) if data["mfu"].notna().any() else (1,)

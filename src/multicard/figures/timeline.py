@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from multicard.analysis.runs.breakdown import device_time
+from multicard.analysis.runs.device_time import device_time
 from multicard.core.files import atomic_write
 from multicard.core.text import for_figure
 from multicard.core.units import show

@@ -8,35 +8,14 @@ from typing import Any
 import pandas as pd
 
 from multicard.analysis.evidence import Configuration, MeasuredRun
-from multicard.analysis.runs.breakdown import (
-    ALLOCATING,
-    COMMUNICATION,
-    COMPUTE,
-    COMPUTING,
-    COPIES,
-    DATA,
-    EITHER,
-    ELSEWHERE,
-    EVALUATION,
-    GRAPHS,
-    LAUNCHES,
-    LOADING_CODE,
-    MOSTLY,
-    OTHER,
-    PARTS,
-    QUEUED,
-    RANKS,
-    STALLS,
-    SYNCHRONIZING,
-    WITHIN_GRAPHS,
-    parts_of,
-)  # fmt: skip
+from multicard.analysis.runs.breakdown import parts_of
+from multicard.analysis.runs.step_parts import COMPUTING, MOSTLY, StepPart
 from multicard.core.text import counted
 from multicard.core.units import BYTES, SECONDS, percent, with_unit
 
-KINDS = (*PARTS, "padding", "memory")
+KINDS = (*StepPart, "padding", "memory")
 # Kinds of which nothing shows what can be gained.
-NO_GAIN = (*COMPUTING, GRAPHS, OTHER, "memory")
+NO_GAIN = (*COMPUTING, StepPart.GRAPHS, StepPart.OTHER, "memory")
 
 LEAST = 0.05  # share of a step from which on something is a bottleneck
 WORTH_A_WORD = 0.01  # share of a step from which on the largest other cost is named
@@ -79,40 +58,42 @@ class BottleneckReport:
 
     configuration: Configuration
     bottlenecks: list[Bottleneck]
-    parts: dict[str, float]
+    parts: dict[StepPart, float]
     whole: str
 
     @property
-    def largest(self) -> str | None:
+    def largest(self) -> StepPart | None:
         """The largest part of the step; None where no part is known."""
         return max(self.parts, key=self.parts.__getitem__, default=None)
 
 
 NOT_SEEN = "in none of the phases seen"
 # What each part is, to follow its share of the step: by a trace of GPUs, and without one.
-WITH_TRACE: Mapping[str, str] = {
-    COMPUTE: "the GPU computes",
-    COMMUNICATION: "the GPU communicates without computing",
-    RANKS: "the GPU waits for other ranks",
-    COPIES: "the GPU only copies or fills memory",
-    GRAPHS: "the GPU replays CUDA graphs, whose kernels were not recorded",
-    LAUNCHES: "the GPU is idle while the host launches kernels one by one",
-    ALLOCATING: "the GPU is idle while the host allocates, frees or registers memory",
-    LOADING_CODE: "the GPU is idle while the host loads code onto it",
-    SYNCHRONIZING: "the GPU is idle while the host is still in a synchronization or a blocking copy",
-    ELSEWHERE: "the GPU is idle while the host makes no GPU call for a millisecond or more",
-    WITHIN_GRAPHS: "the GPU is idle between two kernels of one CUDA graph",
-    QUEUED: "the GPU is idle though its next kernel was launched in time: it waits for another stream or an event",
-    OTHER: "the GPU is idle for a reason that the trace does not show",
+WITH_TRACE: Mapping[StepPart, str] = {
+    StepPart.COMPUTE: "the GPU computes",
+    StepPart.COMMUNICATION: "the GPU communicates without computing",
+    StepPart.RANKS: "the GPU waits for other ranks",
+    StepPart.MEMORY_OPERATIONS: "the GPU only copies or fills memory",
+    StepPart.GRAPHS: "the GPU replays CUDA graphs, whose kernels were not recorded",
+    StepPart.LAUNCHES: "the GPU is idle while the host launches kernels one by one",
+    StepPart.ALLOCATING: "the GPU is idle while the host allocates, frees or registers memory",
+    StepPart.LOADING_CODE: "the GPU is idle while the host loads code onto it",
+    StepPart.SYNCHRONIZING: "the GPU is idle while the host is still in a synchronization or a blocking copy",
+    StepPart.HOST_ELSEWHERE: "the GPU is idle while the host makes no GPU call for a millisecond or more",
+    StepPart.WITHIN_GRAPHS: "the GPU is idle between two kernels of one CUDA graph",
+    StepPart.QUEUED: (
+        "the GPU is idle though its next kernel was launched in time: it waits for another stream or an event"
+    ),
+    StepPart.OTHER: "the GPU is idle for a reason that the trace does not show",
 }
-WITHOUT: Mapping[str, str] = {
-    COMPUTE: "forward, backward and optimizer",
-    EITHER: "forward, backward and optimizer, communication included",
-    COPIES: "the batch is copied to the device",
-    DATA: "waiting for the data loader, on the rank that waited longest in each step",
-    EVALUATION: "evaluation between steps",
-    STALLS: "stalls between or inside steps",
-    OTHER: NOT_SEEN,
+WITHOUT: Mapping[StepPart, str] = {
+    StepPart.COMPUTE: "forward, backward and optimizer",
+    StepPart.COMPUTE_OR_COMMUNICATION: "forward, backward and optimizer, communication included",
+    StepPart.MEMORY_OPERATIONS: "the batch is copied to the device",
+    StepPart.DATA: "waiting for the data loader, on the rank that waited longest in each step",
+    StepPart.EVALUATION: "evaluation between steps",
+    StepPart.STALLS: "stalls between or inside steps",
+    StepPart.OTHER: NOT_SEEN,
 }
 
 
@@ -125,17 +106,17 @@ class _Evidence:
     is_traced: bool
     pageable: float | None
 
-    def words(self, part: str, share: float) -> str:
+    def words(self, part: StepPart, share: float) -> str:
         """Return a part in numbers, with the file that they are from."""
         by_trace = self.is_traced and part in WITH_TRACE
         what, file = (WITH_TRACE[part], "timeline") if by_trace else (WITHOUT[part], "measures.csv")
         seconds = _seconds(self.configuration, share)
         text = f"{percent(share)} of the {self.whole}{f' ({seconds})' if seconds else ''}: {what} ({file})"
-        if part == STALLS:
+        if part == StepPart.STALLS:
             stalled = [run.values["stalled_steps"] for run in self.configuration.completed if _has_stalls(run)]
             if stalled:
                 text += f"; steps that take far longer than the rest: {stalled[0]}"
-        if part == COPIES and self.pageable is not None and self.pageable >= WORTH_A_WORD:
+        if part == StepPart.MEMORY_OPERATIONS and self.pageable is not None and self.pageable >= WORTH_A_WORD:
             text += (
                 f"; {percent(self.pageable)} of the bytes copied to it come from pageable memory (memory_operations)"
             )
@@ -170,8 +151,8 @@ def summary(report: BottleneckReport) -> str:
     if largest is None:
         return ""
     share = percent(report.parts[largest])
-    if largest == OTHER:
-        is_traced = LAUNCHES in report.parts
+    if largest == StepPart.OTHER:
+        is_traced = StepPart.LAUNCHES in report.parts
         unseen = "idle for a reason that the trace does not show" if is_traced else NOT_SEEN
         text = f"{share} of the {report.whole} is {unseen}"
     else:
@@ -183,7 +164,7 @@ def summary(report: BottleneckReport) -> str:
         return text
     took = ", ".join(filter(None, (percent(others[second]), _seconds(report.configuration, others[second]))))
     relation = "largest other cost" if largest in COMPUTING else "then"
-    return f"{text}; {relation} {'what no phase shows' if second == OTHER else second} ({took})"
+    return f"{text}; {relation} {'what no phase shows' if second == StepPart.OTHER else second} ({took})"
 
 
 def peak_memory(configuration: Configuration) -> float | None:
@@ -195,7 +176,7 @@ def peak_memory(configuration: Configuration) -> float | None:
     return max((value for name in names for value in configuration.values(name)), default=None)
 
 
-def _mean_parts(configuration: Configuration) -> dict[str, float]:
+def _mean_parts(configuration: Configuration) -> dict[StepPart, float]:
     """Return the mean share of each part over the repeats whose parts are known; a part that one lacks counts as 0."""
     by_run = [parts for run in configuration.completed if (parts := parts_of(run.values))]
     names = dict.fromkeys(part for parts in by_run for part in parts)

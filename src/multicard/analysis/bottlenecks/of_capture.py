@@ -15,22 +15,8 @@ from multicard.analysis.bottlenecks.capture_details import (
     kernel_rows,
 )
 from multicard.analysis.bottlenecks.late_ranks import Rank, late_rank, waiting_inside
-from multicard.analysis.runs.breakdown import (
-    ALLOCATING,
-    COMMUNICATION,
-    ELSEWHERE,
-    GRAPHS,
-    LAUNCHES,
-    LOADING_CODE,
-    MOSTLY,
-    OF_TRACE,
-    OTHER,
-    RANKS,
-    SYNCHRONIZING,
-    device_time,
-    overall,
-    per_pitch,
-)
+from multicard.analysis.runs.device_time import DEVICE, device_time, overall, per_period
+from multicard.analysis.runs.step_parts import MOSTLY, TRACED_PARTS, StepPart
 from multicard.analysis.runs.step_periods import StepTime, step_time
 from multicard.core.text import counted
 from multicard.core.units import SECONDS, percent, with_unit
@@ -38,22 +24,26 @@ from multicard.trace import idle
 from multicard.trace.api_calls import KERNEL_LAUNCH
 from multicard.trace.tables import STEP, ActivityTables
 
-SHOWN = 0.001  # share of the time, below which a part is not listed
-UNEQUAL = 0.01  # difference of the shares of GPUs from which on they are shown as a range
-
-RANK = ["report", "process", "device"]
+# Share of the time below which a part is not listed.
+SHOWN = 0.001
+# Difference of the shares of GPUs from which on they are shown as a range.
+UNEQUAL = 0.01
 
 # The cause of idle time whose function of the host is shown next to a part.
-CAUSE_OF_PART = {
-    ALLOCATING: idle.ALLOCATING, LOADING_CODE: idle.LOADING_CODE, SYNCHRONIZING: idle.WAITING,
-    ELSEWHERE: idle.ELSEWHERE,
-}  # fmt: skip
-# The causes that launch overhead is made of.
-OF_LAUNCHES = {
-    "in launching calls": idle.LAUNCHING, "between calls": idle.BETWEEN_CALLS, "in other calls": idle.OTHER_CALLS,
-}  # fmt: skip
+CAUSE_OF_PART: dict[str, str] = {
+    StepPart.ALLOCATING: idle.ALLOCATING,
+    StepPart.LOADING_CODE: idle.LOADING_CODE,
+    StepPart.SYNCHRONIZING: idle.WAITING,
+    StepPart.HOST_ELSEWHERE: idle.ELSEWHERE,
+}
+# The causes of idle time that launch overhead is made of, in words.
+CAUSES_OF_LAUNCHES = {
+    "in launching calls": idle.LAUNCHING,
+    "between calls": idle.BETWEEN_CALLS,
+    "in other calls": idle.OTHER_CALLS,
+}
 
-# The launch of the kernel that ended the idle time was not recorded.
+# What `StepPart.OTHER` is called: the launch of the kernel that ended the idle time was not recorded.
 UNKNOWN = "idle for an unknown reason"
 INSIDE_GRAPHS = (
     "What runs inside CUDA graphs was not recorded, and may be anything: nsys profile --cuda-graph-trace=node shows it"
@@ -66,7 +56,8 @@ class PartRow(NamedTuple):
     name: str
     seconds: str
     share: str
-    function: str  # of the host, in which the GPU is idle; empty where none is known
+    # The host's function during which the GPU is idle; empty where none is known.
+    function: str
 
 
 @dataclass(frozen=True)
@@ -74,14 +65,19 @@ class Answer:
     """Where the time of a capture goes. Made by `answer`, printed by `multicard analyze`."""
 
     sentence: str
-    is_known: bool = True  # False where the capture does not show it
-    warnings: list[str] = field(default_factory=list)  # on what is missing from the capture; they come first
+    # False where the capture does not show where the time goes.
+    is_known: bool = True
+    # What is missing from the capture, in lines. They come first.
+    warnings: list[str] = field(default_factory=list)
     # Parts of the step, or of the time from the first to the last activity of GPUs, the largest first, without those
     # below `SHOWN`. Parts of launch overhead follow it, with indented names.
     parts: list[PartRow] = field(default_factory=list)
-    over: str = ""  # what the other lists are about, such as the number of steps
-    kernels: list[KernelRow] = field(default_factory=list)  # the longest
-    lines: list[str] = field(default_factory=list)  # on what else took long, as collectives, copies, calls
+    # The steps or the time that `kernels` and `lines` sum up, such as " in 5 steps".
+    over: str = ""
+    # The longest kernels.
+    kernels: list[KernelRow] = field(default_factory=list)
+    # What else took long, such as collectives, copies and calls.
+    lines: list[str] = field(default_factory=list)
 
 
 def answer(tables: ActivityTables) -> Answer:
@@ -112,7 +108,7 @@ def answer(tables: ActivityTables) -> Answer:
         over=over,
         kernels=kernel_rows(rows, gpus),
         lines=[
-            *([INSIDE_GRAPHS] if parts[GRAPHS].mean() >= SHOWN else []),
+            *([INSIDE_GRAPHS] if parts[StepPart.GRAPHS].mean() >= SHOWN else []),
             *collectives_line(rows, gpus, over),
             *copies_line(rows, gpus, over),
             *calls_line(tables.rows, over if time else " in the whole capture"),
@@ -122,15 +118,16 @@ def answer(tables: ActivityTables) -> Answer:
 
 
 def _by_gpu(tables: ActivityTables) -> Tables:
-    """Return the rows of the tables of devices, those of processes that share a GPU as of one of them."""
+    """Return the rows of the tables of devices, with one process for each GPU, where several processes share it."""
     if not tables.shared:
         return tables.rows
     by_gpu = {}
     for name in ("kernels", "collectives", "memory_operations"):
-        by_gpu[name] = [
-            row | {"process": tables.shared.get((row["report"], row["process"], row["device"]), row["process"])}
-            for row in tables.rows.get(name, [])
-        ]
+        rows = []
+        for row in tables.rows.get(name, []):
+            device = (row["report"], row["process"], row["device"])
+            rows.append(row | {"process": tables.shared.get(device, row["process"])})
+        by_gpu[name] = rows
     return by_gpu
 
 
@@ -142,19 +139,20 @@ def _at_work(devices: pd.DataFrame) -> pd.DataFrame:
 
 def _step_durations(timeline: pd.DataFrame, at_work: pd.DataFrame) -> pd.DataFrame:
     """Return the mean durations of each GPU at work from one step's start to the next; of a single step, its own."""
-    of_gpus = timeline.merge(at_work[RANK], on=RANK)
-    between_starts = per_pitch(of_gpus)
-    if len(between_starts):
-        return between_starts
+    of_gpus = timeline.merge(at_work[DEVICE], on=DEVICE)
+    from_start_to_start = per_period(of_gpus)
+    if len(from_start_to_start):
+        return from_start_to_start
+    # The timeline has no row of all steps together.
     steps = of_gpus[of_gpus["scope"] == STEP]
     seconds = [name for name in steps if name.endswith("_s")]
-    return steps.groupby(RANK, sort=False, dropna=False)[seconds].mean().reset_index()
+    return steps.groupby(DEVICE, sort=False, dropna=False)[seconds].mean().reset_index()
 
 
 def _part_shares(spans: pd.DataFrame) -> pd.DataFrame:
     """Return the shares of the parts in the span of each GPU, a column per part."""
     shares = device_time(spans).div(spans["span_s"], axis=0)
-    return pd.DataFrame({part: shares[list(names)].sum(axis=1) for part, names in OF_TRACE.items()})
+    return pd.DataFrame({part: shares[list(names)].sum(axis=1) for part, names in TRACED_PARTS.items()})
 
 
 def _with_waiting_for_ranks(
@@ -167,15 +165,16 @@ def _with_waiting_for_ranks(
     waited_s = waiting_inside(tables.rows.get("stragglers", []))
     span_s = dict(zip(_ranks(devices), devices["span_s"], strict=True))
     shares = [waited_s.get(rank, 0.0) / span_s[rank] for rank in _ranks(spans)]
-    # Never more than all communication, which has overlaps with computation taken out.
-    waiting = np.minimum(parts[COMMUNICATION].to_numpy(), shares)
-    return parts.assign(**{COMMUNICATION: parts[COMMUNICATION] - waiting, RANKS: waiting})
+    # No more than the communication that is not hidden behind computation.
+    waiting = np.minimum(parts[StepPart.COMMUNICATION].to_numpy(), shares)
+    transfer = parts[StepPart.COMMUNICATION] - waiting
+    return parts.assign(**{StepPart.COMMUNICATION: transfer, StepPart.RANKS: waiting})
 
 
 def _ranks(rows: pd.DataFrame) -> list[Rank]:
     """Return the rank of each row, with the device None where the trace does not show it."""
     # Not a number equals nothing, so it would find no entry of a dictionary.
-    columns = rows[RANK].astype(object)
+    columns = rows[DEVICE].astype(object)
     return [Rank(*values) for values in columns.where(columns.notna(), None).itertuples(index=False)]
 
 
@@ -205,7 +204,7 @@ def _sentence(
     else:
         whole = "time"
         sentence = f"{gpus} in {with_unit(span_s, SECONDS)} from first to last activity, no steps found"
-    means = parts.rename(columns={OTHER: UNKNOWN}).mean().sort_values(ascending=False, kind="stable")
+    means = parts.rename(columns={StepPart.OTHER: UNKNOWN}).mean().sort_values(ascending=False, kind="stable")
     (largest, share), (second, second_share) = list(means.items())[:2]
     extent = "mostly" if share >= MOSTLY else "largest part"
     sentence += f": {extent} {largest} ({percent(share)} of the {whole}{_in_call(largest, functions)})"
@@ -236,30 +235,33 @@ def _part_rows(parts: pd.DataFrame, spans: pd.DataFrame, functions: dict[str, st
     rows = []
     for part, mean in parts.mean().sort_values(ascending=False, kind="stable").items():
         if mean >= SHOWN:
-            name = UNKNOWN if part == OTHER else str(part)
+            name = UNKNOWN if part == StepPart.OTHER else str(part)
             function = functions.get(CAUSE_OF_PART.get(str(part), ""), "")
             rows.append(PartRow(name, with_unit(mean * span_s, SECONDS), _range(parts[part]), function))
-            if part == LAUNCHES:
+            if part == StepPart.LAUNCHES:
                 rows += _launch_rows(spans, functions, span_s)
     return rows
 
 
 def _launch_rows(spans: pd.DataFrame, functions: dict[str, str], span_s: float) -> list[PartRow]:
-    """Return what launch overhead is made of."""
+    """Return the parts of launch overhead that are worth a line, by cause."""
     rows = []
-    for name, cause in OF_LAUNCHES.items():
-        share = (spans[f"{cause}_s"].astype(float) / spans["span_s"]).fillna(0.0)
-        mean = share.mean()
+    for name, cause in CAUSES_OF_LAUNCHES.items():
+        shares = (spans[f"{cause}_s"].astype(float) / spans["span_s"]).fillna(0.0)
+        mean = shares.mean()
         if mean >= SHOWN:
-            row = PartRow(f"  {name}", with_unit(mean * span_s, SECONDS), _range(share), functions.get(cause, ""))
-            rows.append(row)
+            took = with_unit(mean * span_s, SECONDS)
+            rows.append(PartRow(f"  {name}", took, _range(shares), functions.get(cause, "")))
     return rows
 
 
 def _range(shares: "pd.Series[float]") -> str:
     """Return the shares of GPUs in words: their mean, or their range where they differ."""
-    least, most = max(shares.min(), 0.0), shares.max()
-    return f"{percent(least)} to {percent(most)}" if most - least > UNEQUAL else percent(shares.mean())
+    least = max(shares.min(), 0.0)
+    most = shares.max()
+    if most - least > UNEQUAL:
+        return f"{percent(least)} to {percent(most)}"
+    return percent(shares.mean())
 
 
 def _idle_gpus(tables: ActivityTables, devices: int) -> list[str]:
@@ -317,5 +319,5 @@ def _phases_words(phases: pd.DataFrame) -> str:
     """Return the steps with their mean time, if there are any, then the mean time of each other phase."""
     mean_s = phases.groupby("phase", sort=False)["duration_s"].mean().sort_values(ascending=False)
     steps = f"{_steps_of_ranks(phases)} of {with_unit(mean_s[STEP], SECONDS)}" if STEP in mean_s else "ranges"
-    others = [f"{name} {with_unit(seconds, SECONDS)}" for name, seconds in mean_s.items() if name != STEP]
-    return f"{steps}: {', '.join(others)}" if others else steps
+    in_steps = [f"{name} {with_unit(seconds, SECONDS)}" for name, seconds in mean_s.items() if name != STEP]
+    return f"{steps}: {', '.join(in_steps)}" if in_steps else steps

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from multicard.analysis.runs.breakdown import overall, per_pitch
+from multicard.analysis.runs.device_time import overall, per_period
 from multicard.analysis.runs.step_periods import StepTime, ratio_of_step_times, step_time
 from multicard.core.text import gpu_name
 from multicard.trace.idle import CAUSES
@@ -162,9 +162,9 @@ def _step_time_difference(a: StepTime, b: StepTime) -> Difference:
 
 
 def _device_times(capture: ActivityTables, is_per_step: bool) -> dict[str, float]:
-    """Return means over devices of the `TIMES` that are known: per pitch, or of the whole capture with its `SPAN`."""
+    """Return means over devices of the `TIMES` that are known: per period, or of the whole capture with its `SPAN`."""
     timeline = capture.table("timeline").to_pandas()
-    rows = per_pitch(timeline) if is_per_step else overall(timeline)
+    rows = per_period(timeline) if is_per_step else overall(timeline)
     names = TIMES if is_per_step else (SPAN, *TIMES)
     means = {name: rows[f"{name}_s"].astype(float).mean() for name in names}
     return {name: mean for name, mean in means.items() if pd.notna(mean)}

@@ -1,236 +1,197 @@
-"""One breakdown of the step of each run: parts that are means and add up to it. The largest one bounds the run.
+"""The breakdown of a run's step: parts that are shares of its time and add up to 1. The largest one bounds the run.
 
-It is of the measured steps, from the start of each to the start of the next. Their phases tell the wait for data,
-evaluation and stalls. Where GPUs were traced, the profiled steps tell how what remains is divided; else the phases do.
+The step is the mean of the measured steps, from the start of each to the start of the next. Their phases time the wait
+for data, evaluation and stalls (`phase_parts`). Where GPUs were traced, what remains is divided in the proportions of
+the profiled steps (`divided_by_trace`), else by the phases.
+
+A run's row of measures holds its breakdown, in a column for each part (`StepPart.column`) and `bound`.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
-import numpy as np
 import pandas as pd
 
-from multicard.analysis.runs.notices import without_empty
-from multicard.analysis.runs.windows import Window
-from multicard.trace.tables import STEP, STEPS
+from multicard.analysis.runs.notices import Values, without_empty
+from multicard.analysis.runs.step_parts import TRACED_PARTS, DevicePart, StepPart
 
-# Parts of the time of a device, by the activity table `timeline`, which add up to its span: each part's name, and the
-# columns that it sums up, without `_s`.
-IDLE_PARTS = {
-    "idle (launching)": ("idle_launching", "idle_between_calls", "idle_other_calls"),
-    "idle (allocating)": ("idle_allocating",),
-    "idle (loading code)": ("idle_loading_code",),
-    "idle (synchronizing)": ("idle_waiting",),
-    "idle (data loading)": ("idle_data_loading",),
-    "idle (host in no call)": ("idle_host_elsewhere",),
-    "idle (within a graph)": ("idle_in_graph",),
-    "idle (queued)": ("idle_queued",),
-    "idle (unknown)": ("idle_unknown",),
-}
-BUSY_PARTS = (
-    "compute", "compute and communication", "exposed communication", "exposed memory operations", "CUDA graphs",
-)  # fmt: skip
-DEVICE_PARTS = (*BUSY_PARTS, *IDLE_PARTS)
-OTHER = "other"
-MOSTLY = 0.5  # share of the time from which on a part is most of it
+# Shares of the time of a step by its parts.
+Shares = Mapping[StepPart, float]
 
-# What the breakdown of a step calls them.
-COMPUTE, GRAPHS, COMMUNICATION, RANKS = "compute", "CUDA graphs", "exposed communication", "waiting for other ranks"
-COPIES, LAUNCHES, ALLOCATING = "memory operations", "launch overhead", "memory allocation"
-LOADING_CODE, SYNCHRONIZING, ELSEWHERE = "loading code", "synchronization", "host without GPU calls"
-WITHIN_GRAPHS, QUEUED = "idle within graphs", "queued on the GPU"
-DATA, EVALUATION, STALLS = "data loading", "evaluation", "stalls"
-OF_TRACE = {
-    COMPUTE: ("compute", "compute and communication"),
-    GRAPHS: ("CUDA graphs",),
-    COMMUNICATION: ("exposed communication",),
-    COPIES: ("exposed memory operations",),
-    LAUNCHES: ("idle (launching)",),
-    ALLOCATING: ("idle (allocating)",),
-    LOADING_CODE: ("idle (loading code)",),
-    SYNCHRONIZING: ("idle (synchronizing)",),
-    DATA: ("idle (data loading)",),
-    ELSEWHERE: ("idle (host in no call)",),
-    WITHIN_GRAPHS: ("idle (within a graph)",),
-    QUEUED: ("idle (queued)",),
-    OTHER: ("idle (unknown)",),
-}
+# Columns of measures.csv.
+MEASURES = (*(part.column for part in StepPart), "stalled_steps", "bound")
 
-EITHER = "compute or communication"
-COMPUTING = (COMPUTE, EITHER)
-
-# What each is: docs/measuring.md, "Parts of a step".
-PARTS = (
-    COMPUTE, EITHER, GRAPHS, COMMUNICATION, RANKS, COPIES, LAUNCHES, ALLOCATING, LOADING_CODE, SYNCHRONIZING, ELSEWHERE,
-    DATA, WITHIN_GRAPHS, QUEUED, EVALUATION, STALLS, OTHER,
-)  # fmt: skip
-COLUMNS = {part: f"{part.lower().replace(' ', '_')}_share" for part in PARTS}
-
-MEASURES = (*COLUMNS.values(), "stalled_steps", "bound")
-
-FEWEST = 8  # steps of which the longest can be told from the rest
-FAR = 3.0  # quartile ranges of the logarithm beyond the upper quartile: Tukey's outer fence
-STALLED = 1.5  # times a typical step, at least
-NAMED = 5  # stalled steps
-
-_PHASES = {DATA: ("data",), EVALUATION: ("evaluation",), COPIES: ("transfer",)}
-COMPUTES = ("forward", "backward", "optimizer")  # phases
+# Parts that are timed on every measured step, so these times come before those of the few profiled steps.
+_TIMED_PARTS = (StepPart.DATA, StepPart.EVALUATION, StepPart.STALLS)
+# Idle time of a rank's GPU that the rank's own wait for data may cause, the likeliest first.
+_IDLE_FOR_DATA = (StepPart.DATA, StepPart.HOST_ELSEWHERE, StepPart.LAUNCHES)
 
 
-def of_steps(window: Window, devices: int) -> dict[str, Any]:
-    """Measures of the breakdown by the phases of the measured steps; none where no phase was recorded.
+def complete_breakdowns(rows: Iterable[Mapping[str, Any]], traces: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return the rows of measures with the share of each part, by the traces too where there are some, and `bound`.
 
-    Phases do not tell communication from computing, so on several devices both are one part.
+    `rows`: measures of a scenario's runs, with those of `measures_of_phases`. `traces`: the table `trace_shares`, whose
+    index are the runs. A part that is not known is None, and so is the bound of a run without parts.
     """
-    recorded = {name for name in (*COMPUTES, *sum(_PHASES.values(), ())) if _is_recorded(window.steps, f"{name}_s")}
-    if not recorded:
-        return {}
-    phases = {COMPUTE if devices == 1 else EITHER: COMPUTES} | _PHASES
-    phases = {part: known for part, names in phases.items() if (known := [each for each in names if each in recorded])}
-    waiting = window.waiting
-    seconds = {part: waiting[names].to_numpy().sum(axis=1) for part, names in phases.items()}  # of each step
-    seconds[OTHER] = np.maximum(waiting["period_s"].to_numpy() - sum(seconds.values()), 0.0)
-    busy = [part for part in seconds if part not in (DATA, EVALUATION)]
-    stalled = _far_longer(sum(seconds[part] for part in busy))
-    stalls = np.zeros(len(stalled))
-    for part in busy:
-        usual = np.minimum(seconds[part], np.median(seconds[part][~stalled]))
-        stalls += np.where(stalled, seconds[part] - usual, 0.0)
-        seconds[part] = np.where(stalled, usual, seconds[part])
-    seconds[STALLS] = stalls
-    total = sum(each.sum() for each in seconds.values())
-    steps = waiting.index[stalled].tolist()
-    first = ", ".join(map(str, steps[:NAMED])) + (", …" if len(steps) > NAMED else "")
-    return {
-        **{COLUMNS[part]: float(each.sum() / total) for part, each in seconds.items()},
-        "stalled_steps": f"{len(steps)} of {len(stalled)}: {first}" if steps else None,
-    }
+    shares_by_run = traces.to_dict("index")
+    completed = []
+    for row in rows:
+        measures = without_empty(row)
+        trace = without_empty(shares_by_run.get(row["run"], {}))
+        completed.append({**row, **_breakdown(measures, trace)})
+    return completed
 
 
-def _is_recorded(steps: pd.DataFrame, column: str) -> bool:
-    return column in steps and bool(steps[column].notna().any())
+def parts_of(measures: Mapping[str, Any]) -> dict[StepPart, float]:
+    """Return the parts of a run's step that its measures have, as shares of the step."""
+    values = without_empty(measures)
+    return {part: float(values[part.column]) for part in StepPart if part.column in values}
 
 
-def _far_longer(seconds: np.ndarray) -> np.ndarray:
-    """Which steps are beyond Tukey's outer fence of the logarithms, and far longer than the median."""
-    if len(seconds) < FEWEST:
-        return np.zeros(len(seconds), dtype=bool)
-    logarithms = np.log(seconds.clip(1e-9))
-    low, high = np.quantile(logarithms, [0.25, 0.75])
-    return (logarithms > high + FAR * (high - low)) & (seconds > STALLED * np.median(seconds))
-
-
-def complete(rows: Iterable[Mapping[str, Any]], traces: pd.DataFrame) -> list[dict[str, Any]]:
-    """Rows of measures, with the parts as far as traces tell them too, and the `bound`.
-
-    `rows`: measures of a scenario's runs, with those of `of_steps`. `traces`: as `trace_shares` gives them.
-    """
-    shares = traces.to_dict("index")
-    return [row | _completed(without_empty(row), without_empty(shares.get(row["run"], {}))) for row in rows]
-
-
-def parts_of(values: Mapping[str, Any]) -> dict[str, float]:
-    """The parts of a run's step that are known, by its measures."""
-    known = without_empty(values)
-    return {part: float(known[name]) for part, name in COLUMNS.items() if name in known}
-
-
-def _completed(row: Mapping[str, Any], trace: Mapping[str, Any]) -> dict[str, Any]:
-    parts = parts_of(row)
-    if "compute" in trace:
-        parts = _with_trace(parts, row, trace)
+def _breakdown(measures: Values, trace: Values) -> dict[str, Any]:
+    """Return the columns of all parts, and `bound`, the name of the largest part."""
+    parts: Shares = parts_of(measures)
+    # Without kernels in the trace it is not known when a device was idle.
+    if DevicePart.COMPUTE in trace:
+        parts = divided_by_trace(parts, trace, profiled_wait(measures))
     bound = max(parts, key=parts.__getitem__, default=None)
-    return {column: parts.get(part) for part, column in COLUMNS.items()} | {"bound": bound}
+    columns = {part.column: parts.get(part) for part in StepPart}
+    return columns | {"bound": None if bound is None else bound.value}
 
 
-# Idle time of a rank's GPU that its own wait for data explains, the likeliest first.
-_EXPLAINED_BY_DATA = (DATA, ELSEWHERE, LAUNCHES)
+class ProfiledWait(NamedTuple):
+    """The wait for data in the profiled steps, as shares of the step that the trace shows. Made by `profiled_wait`."""
+
+    # Mean over ranks.
+    mean: float
+    # The wait of the rank that waits longest in each step. Meanwhile the other ranks wait for it.
+    longest: float
+    # False if the phase `data` of the profiled steps was not recorded; both shares are then 0.
+    is_recorded: bool
 
 
-def _with_trace(parts: Mapping[str, float], row: Mapping[str, Any], trace: Mapping[str, Any]) -> dict[str, float]:
-    """Divide what the phases do not tell apart as the profiled steps are, but for their own wait for data.
+def divided_by_trace(phases: Shares, trace: Values, wait: ProfiledWait) -> Shares:
+    """Return the parts of the measured step; what their phases do not time is divided as in the profiled steps.
 
-    That wait explains idle time, then waits of other ranks as far as the rank without data waited longer than the mean.
+    `phases`: parts by the phases of the measured steps. `trace`: the run's row of `trace_shares`. All are shares, of
+    the measured step, and of the devices' time in the profiled steps.
+
+    A wait for data in the profiled steps shows in their trace as idle time of the rank that waits, and as the other
+    ranks' wait for it. The measured steps have a wait of their own, which is timed, so that of the profiled steps is
+    taken out of the trace first; else it would count twice.
+
+    Two GPUs that by turns wait 3/4 of a step for data, and for the other one. On average each is idle for 3/8, and
+    inside a collective for 3/8. Nothing of that is left when the wait is taken out: the rest of the step is computing.
+
+    >>> trace = {"compute": 0.25, "idle (launching)": 0.375, "exposed communication": 0.375,
+    ...     "waiting_in_collectives": 0.375}
+    >>> wait = ProfiledWait(mean=0.375, longest=0.75, is_recorded=True)
+    >>> parts = divided_by_trace({StepPart.DATA: 0.75, StepPart.COMPUTE_OR_COMMUNICATION: 0.25}, trace, wait)
+    >>> {part.value: share for part, share in parts.items() if share > 0}
+    {'compute': 0.25, 'data loading': 0.75}
     """
-    shares = {part: sum(trace.get(name, 0.0) for name in names) for part, names in OF_TRACE.items()}
-    inside = min(shares[COMMUNICATION], trace.get("waiting_in_collectives", 0.0))
-    shares[COMMUNICATION] -= inside
-    shares[RANKS] = inside
-    step_s, waited_s = row.get("trace_iteration_time_s"), row.get("profiled_data_s")
-    waited = waited_s / step_s if waited_s and step_s else 0.0
-    longest_s = row.get("profiled_data_share", 0.0) * row.get("profiled_iteration_time_s", 0.0)
-    longest = max(waited, longest_s / step_s) if step_s else waited
-    of_data = 0.0
-    for part, most in (*((part, waited) for part in _EXPLAINED_BY_DATA), (RANKS, longest)):
-        explained = min(shares[part], max(0.0, most - of_data))
-        shares[part] -= explained
-        of_data += explained
-    told = {part: parts[part] for part in (DATA, EVALUATION, STALLS) if part in parts}
-    if DATA not in told and waited_s is not None:
-        told[DATA] = of_data
-    if DATA in told:
-        shares[ELSEWHERE] += shares.pop(DATA)  # in a loader, though not in the phase `data`
-    rest, total = max(0.0, 1.0 - sum(told.values())), sum(shares.values())
-    divided = {part: share / total * rest for part, share in shares.items()} if total > 0 else {OTHER: rest}
-    return divided | told
+    traced = separate_waits_for_ranks(traced_parts(trace), trace.get("waiting_in_collectives", 0.0))
+    # A rank's own wait keeps its GPU idle: on average over GPUs, for the mean wait. What the rank that waits longest
+    # waits beyond that, the others wait for it.
+    traced, explained = take_out(traced, _IDLE_FOR_DATA, wait.mean, taken=0.0)
+    traced, explained = take_out(traced, (StepPart.RANKS,), wait.longest, taken=explained)
+    timed = {part: phases[part] for part in _TIMED_PARTS if part in phases}
+    if StepPart.DATA not in timed and wait.is_recorded:
+        timed[StepPart.DATA] = explained
+    return fill_up(timed, traced)
 
 
-def device_time(timeline: pd.DataFrame) -> pd.DataFrame:
-    """Return the seconds of each of `DEVICE_PARTS` in each row of the timeline.
+def profiled_wait(measures: Values) -> ProfiledWait:
+    """Return the wait for data in a run's profiled steps.
 
-    `compute` is without communication, `exposed` is without any computation (of memory operations also without any
-    communication), so every moment counts once. Idle time counts as of unknown cause where causes were not recorded. A
-    row is empty where kernels were not recorded.
+    The step is that of the trace (`trace_iteration_time_s`), since the traced parts are shares of it. The longest wait
+    is at least the mean. Both are 0 where the trace shows no steps.
+
+    >>> profiled_wait({"trace_iteration_time_s": 0.5, "profiled_data_s": 0.125, "profiled_data_share": 0.5,
+    ...     "profiled_iteration_time_s": 0.5})
+    ProfiledWait(mean=0.25, longest=0.5, is_recorded=True)
     """
-    t = timeline.filter(regex="_s$").astype(float)
-    causes = {
-        part: sum((t[f"{name}_s"].fillna(0.0) for name in names if f"{name}_s" in t), pd.Series(0.0, t.index))
-        for part, names in IDLE_PARTS.items()
+    step_s = measures.get("trace_iteration_time_s")
+    mean_s = measures.get("profiled_data_s")
+    is_recorded = mean_s is not None
+    if not step_s:
+        return ProfiledWait(0.0, 0.0, is_recorded)
+    longest_s = measures.get("profiled_data_share", 0.0) * measures.get("profiled_iteration_time_s", 0.0)
+    mean = mean_s / step_s if mean_s else 0.0
+    return ProfiledWait(mean, max(mean, longest_s / step_s), is_recorded)
+
+
+def traced_parts(trace: Values) -> Shares:
+    """Return the parts of a step that a trace shows, each the sum of its parts of the devices' time.
+
+    >>> parts = traced_parts({"compute": 0.5, "compute and communication": 0.25, "idle (queued)": 0.25})
+    >>> parts[StepPart.COMPUTE], parts[StepPart.QUEUED], parts[StepPart.LAUNCHES]
+    (0.75, 0.25, 0.0)
+    """
+    return {
+        part: sum(trace.get(device_part, 0.0) for device_part in device_parts)
+        for part, device_parts in TRACED_PARTS.items()
     }
-    unknown = "idle (unknown)"
-    rest = t["idle_s"] - sum(seconds for part, seconds in causes.items() if part != unknown)
-    causes[unknown] = rest.where(rest.isna() | (rest > 1e-12), 0.0)  # what remains of sums of the others is no time
-    graphs = t["graphs_s"].fillna(0.0) if "graphs_s" in t else pd.Series(0.0, t.index)
-    seconds = {
-        "compute": t["compute_s"] - t["overlapped_s"],
-        "compute and communication": t["overlapped_s"],
-        "exposed communication": t["exposed_communication_s"],
-        "exposed memory operations": t["busy_s"] - t["compute_s"] - t["exposed_communication_s"] - graphs,
-        "CUDA graphs": graphs,
-        **causes,
-    }
-    return pd.DataFrame(seconds).where(t["busy_s"].notna())
 
 
-def overall(timeline: pd.DataFrame) -> pd.DataFrame:
-    """Of each device the row about all steps together, or about the capture where its run's traces show no steps.
+def separate_waits_for_ranks(parts: Shares, waiting: float) -> Shares:
+    """Return the parts with waits for other ranks as one of their own, taken from exposed communication.
 
-    A timeline without the column `run` is of one run.
+    `waiting`: share of the time that GPUs were inside a collective that not all ranks had joined. It is no more than
+    exposed communication here: the rest of it is hidden behind computation.
+
+        waiting for other ranks = min(exposed communication, waiting)
+
+    >>> separate_waits_for_ranks({StepPart.COMPUTE: 0.5, StepPart.COMMUNICATION: 0.5}, 0.375) == {
+    ...     StepPart.COMPUTE: 0.5, StepPart.COMMUNICATION: 0.125, StepPart.RANKS: 0.375}
+    True
     """
-    rows = timeline[timeline["scope"] != STEP]
-    of_steps = rows["scope"] == STEPS
-    stepped = rows["run"].isin(rows.loc[of_steps, "run"]) if "run" in rows else of_steps.any()
-    return rows[of_steps == stepped]
+    waiting_exposed = min(parts[StepPart.COMMUNICATION], waiting)
+    transfer = parts[StepPart.COMMUNICATION] - waiting_exposed
+    return {**parts, StepPart.COMMUNICATION: transfer, StepPart.RANKS: waiting_exposed}
 
 
-def per_pitch(timeline: pd.DataFrame) -> pd.DataFrame:
-    """Seconds of each device from the start of a step to the start of the next one, mean over its steps.
+def take_out(parts: Shares, sources: Iterable[StepPart], most: float, taken: float) -> tuple[Shares, float]:
+    """Take a wait out of some parts, and return what remains of all parts, and the total that was taken.
 
-    The time between steps counts, so this is what a step costs the job. With `n` steps, it is the row of all steps less
-    that of the last one, over n − 1; of a single step there is no pitch, and it is that step. Devices without steps
-    have no row. Columns: `report`, `process` and `device`, the durations of the timeline, `extent`, and `pitches`,
-    n − 1.
+    `sources`: parts to take from, in this order, each as far as it goes. `most`: the total that may be taken, of which
+    `taken` was taken before. From each source:
+
+        min(source, most - taken so far)
+
+    >>> parts = {StepPart.DATA: 0.125, StepPart.LAUNCHES: 0.5, StepPart.COMPUTE: 0.375}
+    >>> remaining, total = take_out(parts, (StepPart.DATA, StepPart.LAUNCHES), most=0.25, taken=0.0)
+    >>> remaining == {StepPart.DATA: 0.0, StepPart.LAUNCHES: 0.375, StepPart.COMPUTE: 0.375}, total
+    (True, 0.25)
     """
-    place = ["report", "process", "device"]
-    seconds = [name for name in timeline if name.endswith("_s") and name != "start_s"]
-    found = []
-    for where, own in timeline.groupby(place, sort=False, dropna=False):
-        together, steps = own[own["scope"] == STEPS], own[own["scope"] == STEP].sort_values("step")
-        if together.empty or steps.empty:
-            continue
-        row, pitches = together.iloc[0][seconds].astype(float), len(steps) - 1
-        if pitches:
-            row = (row - steps.iloc[-1][seconds].astype(float)) / pitches
-        of_place = dict(zip(place, where, strict=True))
-        found.append({**of_place, **row, "extent": together.iloc[0]["extent"], "pitches": pitches})
-    return pd.DataFrame(found, columns=[*place, *seconds, "extent", "pitches"])
+    remaining = dict(parts)
+    for part in sources:
+        share = min(remaining[part], max(0.0, most - taken))
+        remaining[part] -= share
+        taken += share
+    return remaining, taken
+
+
+def fill_up(timed: Shares, traced: Shares) -> Shares:
+    """Return the timed parts, and the traced ones scaled to what the timed ones leave of the step.
+
+        share = traced share / sum of traced shares * (1 - sum of timed shares)
+
+    If the trace has nothing left to divide, what remains is `OTHER`.
+
+    >>> fill_up({StepPart.STALLS: 0.5}, {StepPart.COMPUTE: 0.375, StepPart.QUEUED: 0.125}) == {
+    ...     StepPart.COMPUTE: 0.375, StepPart.QUEUED: 0.125, StepPart.STALLS: 0.5}
+    True
+    """
+    shares = dict(traced)
+    # Where the wait for data is timed, the trace may still have idle time in which the host loads data. It counts as
+    # time in which the host makes no GPU call.
+    if StepPart.DATA in timed:
+        shares[StepPart.HOST_ELSEWHERE] += shares.pop(StepPart.DATA)
+    remaining = max(0.0, 1.0 - sum(timed.values()))
+    total = sum(shares.values())
+    if total > 0:
+        filling = {part: share / total * remaining for part, share in shares.items()}
+    else:
+        filling = {StepPart.OTHER: remaining}
+    return {**filling, **timed}

@@ -10,6 +10,7 @@ from multicard.analysis.machine import utilization
 from multicard.analysis.machine.limits import MachineLimits
 from multicard.analysis.runs import breakdown, stationarity
 from multicard.analysis.runs.conditions import disturbance_of
+from multicard.analysis.runs.phase_parts import measures_of_phases
 from multicard.analysis.runs.run_files import RunFiles
 from multicard.analysis.runs.windows import Window, elapsed_s, step_periods
 from multicard.core.errors import UserError
@@ -108,7 +109,7 @@ def _measures(run: RunFiles, steps: pd.DataFrame, work: Workload, machines: Sequ
         "other_s": (measured["duration_s"] - known.sum(axis=1)).mean(),
         "mean_iteration_time_s": window.mean_iteration_time_s,
         "data_share": window.data_share,
-        **breakdown.of_steps(window, record.parameters.devices),
+        **measures_of_phases(window, record.parameters.devices),
         "energy_per_sample_j": energy_per(record, measured["samples"]),
         "peak_reserved_bytes": _highest(measured.get("peak_reserved_bytes", pd.Series(dtype=float))),
         "device_memory_used_bytes": _highest(

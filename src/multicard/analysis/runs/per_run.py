@@ -11,7 +11,7 @@ import re
 import numpy as np
 import pandas as pd
 
-from multicard.analysis.runs.breakdown import device_time, overall
+from multicard.analysis.runs.device_time import device_time, overall
 from multicard.analysis.scenario_tables import ScenarioTables
 from multicard.trace.collectives import bus_bandwidth
 
@@ -101,7 +101,7 @@ def gpu_time(tables: ScenarioTables) -> pd.DataFrame:
 def trace_shares(tables: ScenarioTables) -> pd.DataFrame:
     """What the traces of a run say of its bottlenecks, all processes and GPUs together.
 
-    Columns: `DEVICE_PARTS` as shares of the span, and `scope`, of what: `steps`, from the first profiled step to the
+    Columns: each `DevicePart` as a share of the span; `scope`, of what: `steps`, from the first profiled step to the
     last, where the trace has some, else `capture`; `waiting_in_collectives`, the share of the same in which GPUs waited
     inside collectives for the last rank; `pageable_copies`, the share of the bytes copied from the host that came from
     pageable memory.

@@ -1,0 +1,103 @@
+"""The parts of a run's step that the phases of its measured steps show, as columns of measures.csv.
+
+In each step the rank that waited longest for data counts, since the others wait for it in their backward pass.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from multicard.analysis.runs.step_parts import StepPart
+from multicard.analysis.runs.windows import Window
+from multicard.stats.outliers import far_above
+
+# Seconds of each part, one value per step.
+PartTimes = dict[StepPart, np.ndarray]
+
+# Phases in which a rank computes.
+_COMPUTING_PHASES = ("forward", "backward", "optimizer")
+# Phases of the other parts.
+_PHASES_OF_PART = {
+    StepPart.DATA: ("data",),
+    StepPart.EVALUATION: ("evaluation",),
+    StepPart.MEMORY_OPERATIONS: ("transfer",),
+}
+# Parts that take far longer in some steps by their nature: a loader delivers in bursts, and evaluation is rare.
+_UNEVEN_PARTS = (StepPart.DATA, StepPart.EVALUATION)
+# How many of the stalled steps are named.
+_STEPS_NAMED = 5
+
+
+def measures_of_phases(window: Window, devices: int) -> dict[str, Any]:
+    """Return the columns of the parts that phases show, and `stalled_steps`; empty if no phase was recorded.
+
+    `window`: the measured steps. `devices`: how many devices the run has; on several of them phases do not tell
+    communication from computing, so both are one part. A column has the part's time over that of all parts, summed
+    over the steps. `stalled_steps` is the number of stalled steps in words, with the first of them; None without any.
+    """
+    parts = _part_times(window, devices)
+    if not parts:
+        return {}
+    parts, is_stalled = _without_stalls(parts)
+    totals_s = {part: times_s.sum() for part, times_s in parts.items()}
+    step_s = sum(totals_s.values())
+    shares = {part.column: float(total_s / step_s) for part, total_s in totals_s.items()}
+    stalled = window.waiting.index[is_stalled].tolist()
+    return {**shares, "stalled_steps": _stalled_words(stalled, len(is_stalled))}
+
+
+def _part_times(window: Window, devices: int) -> PartTimes:
+    """Return the times of each part, of the rank that waited longest for data in a step; empty without phases.
+
+    What lies in no phase is `OTHER`, so that the parts of a step add up to its period.
+    """
+    computing = StepPart.COMPUTE if devices == 1 else StepPart.COMPUTE_OR_COMMUNICATION
+    phases_of_part = {computing: _COMPUTING_PHASES, **_PHASES_OF_PART}
+    parts: PartTimes = {}
+    for part, phases in phases_of_part.items():
+        recorded = [phase for phase in phases if _is_recorded(window.steps, f"{phase}_s")]
+        if recorded:
+            parts[part] = window.waiting[recorded].to_numpy().sum(axis=1)
+    if parts:
+        in_phases_s = sum(parts.values())
+        periods_s = window.waiting["period_s"].to_numpy()
+        parts[StepPart.OTHER] = np.maximum(periods_s - in_phases_s, 0.0)
+    return parts
+
+
+def _is_recorded(steps: pd.DataFrame, column: str) -> bool:
+    return column in steps and bool(steps[column].notna().any())
+
+
+def _without_stalls(parts: PartTimes) -> tuple[PartTimes, np.ndarray]:
+    """Return the parts with stalls as one of their own, and a mask of the steps that stalled.
+
+    A step stalls if its time without the wait for data and evaluation is far above that of the others. In such a step,
+    what a part takes beyond its median over the other steps is the stall.
+    """
+    even_parts = {part: times_s for part, times_s in parts.items() if part not in _UNEVEN_PARTS}
+    is_stalled = far_above(np.asarray(sum(even_parts.values())))
+    without_stalls = dict(parts)
+    stalls_s = np.zeros(len(is_stalled))
+    for part, times_s in even_parts.items():
+        median_s = np.median(times_s[~is_stalled])
+        usual_s = np.minimum(times_s, median_s)
+        stalls_s += np.where(is_stalled, times_s - usual_s, 0.0)
+        without_stalls[part] = np.where(is_stalled, usual_s, times_s)
+    without_stalls[StepPart.STALLS] = stalls_s
+    return without_stalls, is_stalled
+
+
+def _stalled_words(stalled: Sequence[int], count: int) -> str | None:
+    """Return the numbers of the stalled steps in words, the first few; `count`: how many steps there are.
+
+    >>> _stalled_words([25, 75], 200), _stalled_words([1, 2, 3, 4, 5, 6], 200), _stalled_words([], 200)
+    ('2 of 200: 25, 75', '6 of 200: 1, 2, 3, 4, 5, …', None)
+    """
+    if not stalled:
+        return None
+    first = ", ".join(map(str, stalled[:_STEPS_NAMED]))
+    more = ", …" if len(stalled) > _STEPS_NAMED else ""
+    return f"{len(stalled)} of {count}: {first}{more}"
