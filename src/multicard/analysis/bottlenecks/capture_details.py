@@ -5,117 +5,144 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
+from multicard.analysis.runs.device_time import DEVICE
 from multicard.core.text import listed, plural
 from multicard.core.units import BYTES, SECONDS, percent, with_unit
 from multicard.trace.api_names import api_name
 
-LONGEST = 5  # kernels that are listed
-FEW = 3  # of anything else that is listed in a line
-
-GPU = ["report", "process", "device"]
+# How many kernels are listed.
+MOST_KERNELS = 5
+# How many of anything else are listed in a line.
+FEW = 3
 
 Rows = Sequence[dict[str, Any]]
-Tables = Mapping[str, Rows]  # rows by the name of their table
+# Rows of the activity tables, by the name of their table.
+Tables = Mapping[str, Rows]
 
 
 class KernelRow(NamedTuple):
-    """A kernel as words: its mean over the GPUs that ran it."""
+    """A kernel in words: means over the GPUs that ran it."""
 
     seconds: str
-    share: str  # of the time in kernels; empty where that is 0
+    # Share of the time in kernels; empty where that time is 0.
+    share: str
     calls: str
-    kind: str
+    kernel_class: str
     name: str
 
 
-def kernel_rows(rows: Tables, gpus: int) -> list[KernelRow]:
-    """Return the longest kernels of a GPU; `gpus` is how many GPUs are at work."""
-    sums = _sums(rows.get("kernels", []), ["class", "kernel"])
-    total_s = sum(row["total_s"] for row in sums)
-    return [
-        KernelRow(
-            seconds=_seconds_per_gpu(row),
-            share=percent(row["total_s"] / total_s) if total_s else "",
-            calls=f"{row['calls'] / row['gpus']:,.0f}{_which_gpus(row, gpus)}",
-            kind=str(row["class"]).replace("_", " "),
-            name=str(row["kernel"]),
+class _Sum(NamedTuple):
+    """The rows of a table that have the same key, summed up over GPUs and processes."""
+
+    # Values of the columns by which rows are summed.
+    key: tuple[Any, ...]
+    total_s: float
+    calls: int
+    # 0 for tables without bytes.
+    bytes: int
+    # GPUs that have any of these rows; processes for calls of the host. At least 1.
+    places: int
+    # Numbers of these GPUs; GPUs of several processes may have the same number. Empty for calls of the host.
+    devices: list[int]
+
+    @property
+    def seconds_words(self) -> str:
+        """The time of one GPU or process, mean over those that have any."""
+        return with_unit(self.total_s / self.places, SECONDS)
+
+    def in_calls(self, name: object) -> str:
+        """Return the name with the time and number of calls of one GPU or process, means over those that have any."""
+        calls = self.calls / self.places
+        return f"{name} {self.seconds_words} in {calls:,.0f} {plural(round(calls), 'call')}"
+
+
+def kernel_rows(tables: Tables, gpus: int) -> list[KernelRow]:
+    """Return the longest kernels of a GPU; `gpus`: how many GPUs are at work."""
+    kernels = _sums(tables.get("kernels", []), ["class", "kernel"])
+    total_s = sum(kernel.total_s for kernel in kernels)
+    rows = []
+    for kernel in kernels[:MOST_KERNELS]:
+        kernel_class, name = kernel.key
+        rows.append(
+            KernelRow(
+                seconds=kernel.seconds_words,
+                share=percent(kernel.total_s / total_s) if total_s else "",
+                calls=f"{kernel.calls / kernel.places:,.0f}{_which_gpus(kernel, gpus)}",
+                kernel_class=str(kernel_class).replace("_", " "),
+                name=str(name),
+            )
         )
-        for row in sums[:LONGEST]
-    ]
+    return rows
 
 
-def collectives_line(rows: Tables, gpus: int, over: str) -> list[str]:
-    """Return a line on the longest collectives, if there are any; `over` says what the sums are of."""
-    named = []
-    for row in _sums(rows.get("collectives", []), ["collective"])[:FEW]:
-        name = "unnamed" if pd.isna(row["collective"]) else row["collective"].replace("_", "-")
-        named.append(f"{_time_and_calls(name, row)}{_which_gpus(row, gpus)}")
-    return [f"Collectives of a GPU{over}: {', '.join(named)}"] if named else []
+def collectives_line(tables: Tables, gpus: int, over: str) -> list[str]:
+    """Return a line on the longest collectives, if there are any; `over`: the steps or time of the sums, in words."""
+    words = []
+    for collective in _sums(tables.get("collectives", []), ["collective"])[:FEW]:
+        [recorded_name] = collective.key
+        name = "unnamed" if pd.isna(recorded_name) else recorded_name.replace("_", "-")
+        words.append(f"{collective.in_calls(name)}{_which_gpus(collective, gpus)}")
+    return [f"Collectives of a GPU{over}: {', '.join(words)}"] if words else []
 
 
-def copies_line(rows: Tables, gpus: int, over: str) -> list[str]:
+def copies_line(tables: Tables, gpus: int, over: str) -> list[str]:
     """Return a line on the longest copies, and migrations of managed memory, if there are any."""
-    sums = _sums(rows.get("memory_operations", []), ["operation", "host_memory"], "bytes")
-    copies = [row for row in sums if row["bytes"] > 0]
-    named = [f"{_copy_words(row)}{_which_gpus(row, gpus)}" for row in copies[:FEW]]
-    return [f"Copies of a GPU{over}: {'; '.join(named)}"] if named else []
+    operations = _sums(tables.get("memory_operations", []), ["operation", "host_memory"])
+    copies = [operation for operation in operations if operation.bytes > 0]
+    words = [f"{_copy_words(copy)}{_which_gpus(copy, gpus)}" for copy in copies[:FEW]]
+    return [f"Copies of a GPU{over}: {'; '.join(words)}"] if words else []
 
 
-def calls_line(rows: Tables, over: str) -> list[str]:
+def calls_line(tables: Tables, over: str) -> list[str]:
     """Return a line on the calls of the CUDA or HIP API in which a process spent most time, if there are any."""
-    calls = [row for row in rows.get("cuda_api", []) if row["api"] != "backtrace"]
+    calls = [row for row in tables.get("cuda_api", []) if row["api"] != "backtrace"]
     if not calls:
         return []
     processes = len({(row["report"], row["process"]) for row in calls})
-    longest = _sums(calls, ["function"])[:FEW]
-    named = [_time_and_calls(row["function"], row | {"gpus": processes}) for row in longest]
-    return [f"{api_name(row['function'] for row in calls)} calls of a process{over}: {', '.join(named)}"]
+    words = []
+    for function in _sums(calls, ["function"])[:FEW]:
+        # The mean is over all processes, as a function that only some of them call need not be long for the others.
+        words.append(function._replace(places=processes).in_calls(*function.key))
+    return [f"{api_name(row['function'] for row in calls)} calls of a process{over}: {', '.join(words)}"]
 
 
-def _copy_words(row: dict[str, Any]) -> str:
+def _copy_words(copy: _Sum) -> str:
     """Return size, time and rate of the copies of a GPU in one direction, from or to one kind of host memory."""
-    operation = row["operation"].replace("_", " ")
-    if operation.startswith("unified "):
-        operation = f"page migration {operation.removeprefix('unified ')}"
-    host_memory = "" if pd.isna(row["host_memory"]) else f" ({row['host_memory']})"
-    size = with_unit(row["bytes"] / row["gpus"], BYTES)
-    rate = f", {with_unit(row['bytes'] / row['total_s'], BYTES)}/s" if row["total_s"] else ""
-    return f"{operation}{host_memory} {size} in {_seconds_per_gpu(row)}{rate}"
+    operation, host_memory = copy.key
+    name = operation.replace("_", " ")
+    if name.startswith("unified "):
+        name = f"page migration {name.removeprefix('unified ')}"
+    if not pd.isna(host_memory):
+        name = f"{name} ({host_memory})"
+    size = with_unit(copy.bytes / copy.places, BYTES)
+    rate = f", {with_unit(copy.bytes / copy.total_s, BYTES)}/s" if copy.total_s else ""
+    return f"{name} {size} in {copy.seconds_words}{rate}"
 
 
-def _sums(rows: Rows, by: list[str], *more: str) -> list[dict[str, Any]]:
-    """Return sums by some columns, the longest first.
-
-    Columns: `total_s`, `calls`, further ones; `gpus`, how many have any, and `devices`, their numbers.
-    """
+def _sums(rows: Rows, by: list[str]) -> list[_Sum]:
+    """Return the sums of rows that have the same values in the columns `by`, the longest time first."""
     if not rows:
         return []
     table = pd.DataFrame(rows)
-    gpu_columns = [name for name in GPU if name in table]
+    if "bytes" not in table:
+        table["bytes"] = 0
+    place_columns = [column for column in DEVICE if column in table]
     groups = table.groupby(by, sort=False, dropna=False)
-    sums = groups[["total_s", "calls", *more]].sum()
-    sums["gpus"] = groups.apply(lambda group: max(1, len(group[gpu_columns].drop_duplicates())), include_groups=False)
-    if "device" in table:
-        sums["devices"] = groups["device"].agg(lambda devices: sorted(set(devices)))
-    return sums.sort_values("total_s", ascending=False, kind="stable").reset_index().to_dict("records")
+    totals = groups[["total_s", "calls", "bytes"]].sum()
+    sums = []
+    for (key, group), total in zip(groups, totals.itertuples(index=False), strict=True):
+        places = len(group[place_columns].drop_duplicates())
+        devices = sorted(set(group["device"])) if "device" in group else []
+        sums.append(_Sum(key, total.total_s, total.calls, total.bytes, places, devices))
+    return sorted(sums, key=lambda of_key: of_key.total_s, reverse=True)
 
 
-def _seconds_per_gpu(row: dict[str, Any]) -> str:
-    return with_unit(row["total_s"] / row["gpus"], SECONDS)
-
-
-def _time_and_calls(name: object, row: dict[str, Any]) -> str:
-    """Return what of a GPU or a process took how long, in how many calls."""
-    calls = row["calls"] / row["gpus"]
-    return f"{name} {_seconds_per_gpu(row)} in {calls:,.0f} {plural(round(calls), 'call')}"
-
-
-def _which_gpus(row: dict[str, Any], gpus: int) -> str:
-    """Return which of the GPUs have any, in words; empty where all of them do."""
-    if row["gpus"] >= gpus:
+def _which_gpus(of_key: _Sum, gpus: int) -> str:
+    """Return the GPUs that have any of some rows in words; empty where all of `gpus` have."""
+    if of_key.places >= gpus:
         return ""
-    devices = row["devices"]
-    # Otherwise several ranks call their own GPU by the same number.
-    if len(devices) == row["gpus"] <= FEW:
+    devices = of_key.devices
+    # Where these differ, several ranks call their own GPU by the same number.
+    if len(devices) == of_key.places <= FEW:
         return f" (only on {plural(len(devices), 'GPU')} {listed([str(device) for device in devices])})"
-    return f" (on {row['gpus']} of {gpus} GPUs)"
+    return f" (on {of_key.places} of {gpus} GPUs)"

@@ -1,16 +1,22 @@
-"""Ranks that the others wait for in collectives, by the table `stragglers`."""
+"""Ranks that the others wait for in collectives, by rows of the activity table `stragglers`.
+
+A row is about one rank and one collective: in how many `calls` the rank took part, how often it was the last to join,
+the seconds that it waited inside for the last one, and those after all had joined (`together_s`).
+"""
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from multicard.core.grouping import grouped
 from multicard.core.text import counted
 from multicard.core.units import SECONDS, with_unit
 
-# A rank stands out that is last in more than this share of the collectives of its group,
+Row = Mapping[str, Any]
+
+# A rank stands out if it is last in more than this share of the collectives of its group, …
 LAST = 0.5
-# if another rank waits for at least this share of the time that the capture or its steps span.
+# … and another rank waits for at least this share of the time that the capture or its steps span.
 WAITED = 0.01
 
 
@@ -29,18 +35,19 @@ class _Member(NamedTuple):
     calls: int
     times_last: int
     waited_s: float
-    collectives_s: float  # in collectives, waiting included
+    # Seconds in collectives, waiting included.
+    collectives_s: float
 
 
 class _LateRank(NamedTuple):
-    """A rank that stands out in its group."""
+    """A rank that stands out in its group. The largest of several is the one that another rank waits for longest."""
 
-    longest_wait_s: float  # of another rank for it
+    longest_wait_s: float
     name: str
     sentence: str
 
 
-def waiting_inside(rows: Iterable[dict[str, Any]]) -> dict[Rank, float]:
+def waiting_inside(rows: Iterable[Row]) -> dict[Rank, float]:
     """Return how many seconds each rank waited inside collectives for the last one to join, in all of them.
 
     Where collectives of two groups ran at the same time, the seconds of both count.
@@ -51,7 +58,7 @@ def waiting_inside(rows: Iterable[dict[str, Any]]) -> dict[Rank, float]:
     return dict(waited)
 
 
-def late_rank(rows: Sequence[dict[str, Any]], span_s: float | None, steps: int | None = None) -> str | None:
+def late_rank(rows: Sequence[Row], span_s: float | None, steps: int | None = None) -> str | None:
     """Return a sentence on the rank that others wait for; None if no rank stands out.
 
     That is a rank which is the last to join in more than half of the collectives of its group (`LAST`), while at least
@@ -67,34 +74,44 @@ def late_rank(rows: Sequence[dict[str, Any]], span_s: float | None, steps: int |
     >>> late_rank([early, late], span_s=1.0)
     'rank 1 is late in 87 of 119 collectives; rank 0 waits 33.9 ms in all'
     """
-    by_group = grouped(rows, lambda row: row["group"])
-    late_ranks = [late for group in by_group.values() if (late := _late_in_group(group, span_s, steps)) is not None]
+    late_ranks = []
+    for group in grouped(rows, lambda row: row["group"]).values():
+        late = _late_in_group(group, span_s, steps)
+        if late is not None:
+            late_ranks.append(late)
     if not late_ranks:
         return None
     latest = max(late_ranks)
-    more = len({late.name for late in late_ranks} - {latest.name})
+    names = {late.name for late in late_ranks}
+    more = len(names) - 1
     if not more:
         return latest.sentence
-    return f"{latest.sentence}; so {'is' if more == 1 else 'are'} {counted(more, 'rank')} of other groups"
+    verb = "is" if more == 1 else "are"
+    return f"{latest.sentence}; so {verb} {counted(more, 'rank')} of other groups"
 
 
-def _late_in_group(rows: Sequence[dict[str, Any]], span_s: float | None, steps: int | None) -> _LateRank | None:
+def _late_in_group(rows: Sequence[Row], span_s: float | None, steps: int | None) -> _LateRank | None:
     """Return the rank that others of its group wait for; None if no rank stands out. `rows` are of one group."""
     members = [_member(rank, of_rank) for rank, of_rank in grouped(rows, _rank_of).items()]
     late = max(members, key=lambda member: member.times_last)
-    others = [member for member in members if member is not late]
-    waits_most = max(others, key=lambda member: member.waited_s, default=late)
-    longest_s = waits_most.waited_s
-    least_s = WAITED * (waits_most.collectives_s if span_s is None else span_s)
-    stands_out = late.times_last > LAST * late.calls and longest_s >= least_s and longest_s > 0
-    return _LateRank(longest_s, late.name, _sentence(late, others, steps)) if stands_out else None
+    waiting = [member for member in members if member is not late]
+    if not waiting:
+        return None
+    waits_longest = max(waiting, key=lambda member: member.waited_s)
+    longest_s = waits_longest.waited_s
+    least_s = WAITED * (waits_longest.collectives_s if span_s is None else span_s)
+    is_often_last = late.times_last > LAST * late.calls
+    is_waited_for = longest_s >= least_s and longest_s > 0
+    if not is_often_last or not is_waited_for:
+        return None
+    return _LateRank(longest_s, late.name, _sentence(late, waiting, steps))
 
 
-def _rank_of(row: dict[str, Any]) -> Rank:
+def _rank_of(row: Row) -> Rank:
     return Rank(row["report"], row["process"], row["device"])
 
 
-def _member(rank: Rank, rows: Sequence[dict[str, Any]]) -> _Member:
+def _member(rank: Rank, rows: Sequence[Row]) -> _Member:
     """Return a rank with the sums of its rows, which are those of one group: one for each collective."""
     return _Member(
         name=_name(rank, rows[0]["rank"]),
@@ -113,10 +130,11 @@ def _name(rank: Rank, number: int | None) -> str:
     return f"process {rank.process} {where}"
 
 
-def _sentence(late: _Member, others: Sequence[_Member], steps: int | None) -> str:
-    unit = "per step" if steps else "in all"
-    waits = sorted(member.waited_s / (steps or 1) for member in others)
-    least, most = with_unit(waits[0], SECONDS), with_unit(waits[-1], SECONDS)
-    who = f"{others[0].name} waits" if len(others) == 1 else "the others wait"
-    how_long = most if least == most else f"{least} to {most}"
-    return f"{late.name} is late in {late.times_last:,} of {late.calls:,} collectives; {who} {how_long} {unit}"
+def _sentence(late: _Member, waiting: Sequence[_Member], steps: int | None) -> str:
+    """Return a sentence on a late rank and how long the others of its group wait, per step if `steps` is known."""
+    per = "per step" if steps else "in all"
+    waits_s = sorted(member.waited_s / (steps or 1) for member in waiting)
+    shortest, longest = with_unit(waits_s[0], SECONDS), with_unit(waits_s[-1], SECONDS)
+    who = f"{waiting[0].name} waits" if len(waiting) == 1 else "the others wait"
+    how_long = longest if shortest == longest else f"{shortest} to {longest}"
+    return f"{late.name} is late in {late.times_last:,} of {late.calls:,} collectives; {who} {how_long} {per}"
