@@ -42,7 +42,7 @@ def report(evidence: Evidence) -> BottleneckReport:
 
 
 def held_back(evidence: Evidence) -> list[tuple[str, float]]:
-    return [(each.kind, pytest.approx(each.share, abs=1e-6)) for each in report(evidence).bottlenecks]
+    return [(each.name, pytest.approx(each.share, abs=1e-6)) for each in report(evidence).bottlenecks]
 
 
 def one(folder: Path, measures: dict[str, Any] | None = None, **shares: float) -> Evidence:
@@ -108,14 +108,14 @@ def test_out_of_memory_comes_first_with_options_to_need_less(tmp_path: Path) -> 
         tmp_path, [row | {"outcome": "out_of_memory"} for row in tuning_runs(1.0, technique="lora")]
     )
     [found] = report(evidence).bottlenecks
-    assert (found.kind, found.evidence) == ("memory", "3 of 3 runs ran out of memory (measures.csv)")
+    assert (found.name, found.evidence) == ("memory", "3 of 3 runs ran out of memory (measures.csv)")
     named = untried(evidence.configurations[0], found, evidence.configurations)
     assert {each.partition("`")[2].partition("`")[0] for each in named} == {
         "lower batch_size", "activation_checkpointing: true", "technique: qlora",
     }  # fmt: skip
     for used, kinds in ((0.95, ["memory"]), (0.5, [])):
         nearly = one(tmp_path / str(used), {"peak_reserved_bytes": used * GPU["memory_bytes"]})
-        assert [each.kind for each in report(nearly).bottlenecks] == kinds
+        assert [each.name for each in report(nearly).bottlenecks] == kinds
 
 
 # Options --------------------------------------------------------------------------------------------------------------
@@ -174,5 +174,5 @@ def test_general_advice_fits_the_devices_and_where_copies_come_from(tmp_path: Pa
         evidence = make_results(tmp_path / str(pageable), [ADOPTED | {"devices": 1, "data_share": 0.2}], tables=tables)
         text = as_markdown(evidence)
         assert "`non_blocking=True`" in text and ("pin_memory" in text) is bool(pageable)
-    [copied] = [each for each in report(evidence).bottlenecks if each.kind == "memory operations"]
+    [copied] = [each for each in report(evidence).bottlenecks if each.name == "memory operations"]
     assert "40% of the bytes copied to it come from pageable memory" in copied.evidence

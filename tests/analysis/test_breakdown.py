@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from captures import KernelTimes, Process, make_trace
-from multicard.analysis.bottlenecks.bottlenecks import KINDS
+from multicard.analysis.bottlenecks.bottlenecks import NAMES
 from multicard.analysis.runs.breakdown import complete_breakdowns, parts_of
 from multicard.analysis.runs.device_time import device_time, overall
 from multicard.analysis.runs.phase_parts import measures_of_phases
@@ -33,7 +33,7 @@ def parts(*ranks: pd.DataFrame, devices: int = 1) -> dict[str, float]:
 
 
 def test_every_part_is_a_kind_of_bottleneck() -> None:
-    assert {*StepPart} < {*KINDS}
+    assert {*StepPart} < {*NAMES}
 
 
 def test_parts_are_shares_of_the_time_from_step_to_step() -> None:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from factories import make_results, tuning_runs, vision_runs
-from multicard.analysis.bottlenecks.bottlenecks import KINDS, Bottleneck
+from multicard.analysis.bottlenecks.bottlenecks import NAMES, Bottleneck
 from multicard.analysis.bottlenecks.options import options as all_options
 from multicard.analysis.bottlenecks.options import untried
 from multicard.analysis.evidence import Configuration
@@ -52,5 +52,5 @@ def test_what_is_impossible_or_changes_nothing_is_not_advised(tmp_path: Path) ->
 def test_options_name_parameters_and_each_bottleneck_has_some() -> None:
     parameters, programs = all_options()
     assert {name for of in parameters.values() for option in of for name in option.changes} <= set(PARAMETERS)
-    assert set(parameters) < set(programs) == set(KINDS)
+    assert set(parameters) < set(programs) == set(NAMES)
     assert all(programs.values())

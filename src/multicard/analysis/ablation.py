@@ -221,7 +221,7 @@ def with_hidden_parts(costs_by_part: Mapping[str, Cost], report: BottleneckRepor
     A run without such a part shows what it costs. That time is taken from the parts that it may be hidden in, the
     largest first. `costs_by_part`: what parts cost in the configuration of the report, by the value of `ablate`.
     """
-    shown = {bottleneck.kind for bottleneck in report.bottlenecks}
+    shown = {bottleneck.name for bottleneck in report.bottlenecks}
     hidden = []
     for kind, part in ABLATED.items():
         cost = costs_by_part.get(part)
@@ -230,7 +230,7 @@ def with_hidden_parts(costs_by_part: Mapping[str, Cost], report: BottleneckRepor
     to_take = sum(bottleneck.share for bottleneck in hidden)
     remaining = []
     for bottleneck in sorted(report.bottlenecks, key=lambda bottleneck: -bottleneck.share):
-        if bottleneck.kind in HIDING and to_take:
+        if bottleneck.name in HIDING and to_take:
             taken = min(to_take, bottleneck.share)
             to_take -= taken
             share = bottleneck.share - taken

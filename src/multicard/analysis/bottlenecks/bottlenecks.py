@@ -13,24 +13,31 @@ from multicard.analysis.runs.step_parts import COMPUTING, MOSTLY, StepPart
 from multicard.core.text import counted
 from multicard.core.units import BYTES, SECONDS, percent, with_unit
 
-KINDS = (*StepPart, "padding", "memory")
-# Kinds of which nothing shows what can be gained.
+# What a bottleneck may be: a part of the step, or one of the bottlenecks that are no part of it.
+NAMES = (*StepPart, "padding", "memory")
+# Bottlenecks of which nothing shows what can be gained.
 NO_GAIN = (*COMPUTING, StepPart.GRAPHS, StepPart.OTHER, "memory")
 
-LEAST = 0.05  # share of a step from which on something is a bottleneck
-WORTH_A_WORD = 0.01  # share of a step from which on the largest other cost is named
-FULL = 0.9  # share of a GPU's memory from which on memory is a bottleneck
-NEARLY_ALL = 0.9  # share of a step above which what would remain is too uncertain for a bound
+# Share of a step from which on something is a bottleneck.
+LEAST = 0.05
+# Share of a step from which on the largest other cost is named.
+WORTH_A_WORD = 0.01
+# Share of a GPU's memory from which on memory is a bottleneck.
+FULL = 0.9
+# Share of a step above which what would remain is too uncertain for a bound.
+NEARLY_ALL = 0.9
 
 
 @dataclass(frozen=True)
 class Bottleneck:
     """One bottleneck of a configuration. Made by `report_of`."""
 
-    kind: str  # one of `KINDS`
-    # Mean over repeats of the share of the step; of padding the share of the tokens, of memory that of the GPU's.
+    # One of `NAMES`.
+    name: str
+    # Share of the step, for padding of the tokens, for memory of the GPU's memory. Mean over repeats.
     share: float
-    evidence: str  # the numbers, in words, with the file that they are from
+    # The numbers in words, with the file that they are from.
+    evidence: str
     # Share of the bytes copied to GPUs that came from pageable memory; None where that is not known.
     pageable: float | None = None
 
@@ -38,14 +45,16 @@ class Bottleneck:
     def gain(self) -> float | None:
         """About how many times as fast, if this part took no time and nothing else changed (Amdahl, AFIPS 1967).
 
-        None where that would mean nothing: computing cannot vanish, and with a share near 1 the remainder is too
-        uncertain. For padding, time is taken to be proportional to the number of tokens. More is possible where ranks
-        wait in turn within a step, or where a loader and computing share the CPUs.
+        The gain is 1 / (1 - share). None where that would mean nothing: computing cannot vanish, and with a share near
+        1 the remainder is too uncertain. For padding, time is assumed to be proportional to the number of tokens. More
+        is possible where ranks wait in turn within a step, or where a loader and computing share the CPUs.
 
-        >>> round(Bottleneck("data loading", 0.3, "").gain, 2)
-        1.43
+        >>> Bottleneck("data loading", 0.5, "").gain
+        2.0
         """
-        return None if self.kind in NO_GAIN or self.share > NEARLY_ALL else 1 / (1 - self.share)
+        if self.name in NO_GAIN or self.share > NEARLY_ALL:
+            return None
+        return 1 / (1 - self.share)
 
 
 @dataclass(frozen=True)
@@ -86,7 +95,7 @@ WITH_TRACE: Mapping[StepPart, str] = {
     ),
     StepPart.OTHER: "the GPU is idle for a reason that the trace does not show",
 }
-WITHOUT: Mapping[StepPart, str] = {
+WITHOUT_TRACE: Mapping[StepPart, str] = {
     StepPart.COMPUTE: "forward, backward and optimizer",
     StepPart.COMPUTE_OR_COMMUNICATION: "forward, backward and optimizer, communication included",
     StepPart.MEMORY_OPERATIONS: "the batch is copied to the device",
@@ -99,7 +108,7 @@ WITHOUT: Mapping[StepPart, str] = {
 
 @dataclass(frozen=True)
 class _Evidence:
-    """What words the parts of a configuration's step."""
+    """The facts by which the parts of a configuration's step are put into words."""
 
     configuration: Configuration
     whole: str
@@ -108,10 +117,13 @@ class _Evidence:
 
     def words(self, part: StepPart, share: float) -> str:
         """Return a part in numbers, with the file that they are from."""
-        by_trace = self.is_traced and part in WITH_TRACE
-        what, file = (WITH_TRACE[part], "timeline") if by_trace else (WITHOUT[part], "measures.csv")
+        if self.is_traced and part in WITH_TRACE:
+            explanation, file = WITH_TRACE[part], "timeline"
+        else:
+            explanation, file = WITHOUT_TRACE[part], "measures.csv"
         seconds = _seconds(self.configuration, share)
-        text = f"{percent(share)} of the {self.whole}{f' ({seconds})' if seconds else ''}: {what} ({file})"
+        took = f" ({seconds})" if seconds else ""
+        text = f"{percent(share)} of the {self.whole}{took}: {explanation} ({file})"
         if part == StepPart.STALLS:
             stalled = [run.values["stalled_steps"] for run in self.configuration.completed if _has_stalls(run)]
             if stalled:
@@ -124,7 +136,7 @@ class _Evidence:
 
 
 def report_of(configuration: Configuration, traces: Mapping[str, Mapping[str, Any]]) -> BottleneckReport:
-    """Return the bottlenecks of a configuration; `traces` has the row of `trace_shares` of each run that has one."""
+    """Return the bottlenecks of a configuration; `traces`: by run, its row of `trace_shares`, if it has one."""
     traced = [traces.get(run.run, {}) for run in configuration.completed]
     has_no_steps = {row.get("scope") for row in traced} == {"capture"}
     whole = "capture" if has_no_steps and not configuration.values("iteration_time_s") else "step"
@@ -158,13 +170,14 @@ def summary(report: BottleneckReport) -> str:
     else:
         extent = "mostly" if report.parts[largest] >= MOSTLY else "largest part"
         text = f"{extent} {largest} ({share} of the {report.whole})"
-    others = {part: share for part, share in report.parts.items() if part != largest}
-    second = max(others, key=others.__getitem__, default=None)
-    if second is None or others[second] < WORTH_A_WORD:
+    smaller = {part: share for part, share in report.parts.items() if part != largest}
+    second = max(smaller, key=smaller.__getitem__, default=None)
+    if second is None or smaller[second] < WORTH_A_WORD:
         return text
-    took = ", ".join(filter(None, (percent(others[second]), _seconds(report.configuration, others[second]))))
+    took = ", ".join(filter(None, (percent(smaller[second]), _seconds(report.configuration, smaller[second]))))
     relation = "largest other cost" if largest in COMPUTING else "then"
-    return f"{text}; {relation} {'what no phase shows' if second == StepPart.OTHER else second} ({took})"
+    name = "what no phase shows" if second == StepPart.OTHER else second
+    return f"{text}; {relation} {name} ({took})"
 
 
 def peak_memory(configuration: Configuration) -> float | None:
@@ -178,9 +191,10 @@ def peak_memory(configuration: Configuration) -> float | None:
 
 def _mean_parts(configuration: Configuration) -> dict[StepPart, float]:
     """Return the mean share of each part over the repeats whose parts are known; a part that one lacks counts as 0."""
-    by_run = [parts for run in configuration.completed if (parts := parts_of(run.values))]
-    names = dict.fromkeys(part for parts in by_run for part in parts)
-    return {part: mean(parts.get(part, 0.0) for parts in by_run) for part in names}
+    parts_of_runs = [parts_of(run.values) for run in configuration.completed]
+    recorded = [parts for parts in parts_of_runs if parts]
+    all_parts = dict.fromkeys(part for parts in recorded for part in parts)
+    return {part: mean(parts.get(part, 0.0) for parts in recorded) for part in all_parts}
 
 
 def _mean_share(traced: Sequence[Mapping[str, Any]], name: str) -> float | None:
@@ -213,7 +227,8 @@ def _memory(configuration: Configuration) -> Bottleneck | None:
     if lost:
         runs = counted(len(configuration.runs), "run")
         return Bottleneck("memory", 1.0, f"{lost} of {runs} ran out of memory (measures.csv)")
-    used, available = peak_memory(configuration), configuration.provenance.gpu_memory_bytes
+    used = peak_memory(configuration)
+    available = configuration.provenance.gpu_memory_bytes
     if not used or not available or configuration["device"] != "cuda" or used < FULL * available:
         return None
     share = used / available

@@ -1,4 +1,4 @@
-"""What to try against each kind of bottleneck, by options.yaml: what a configuration has nothing of yet."""
+"""Options against a bottleneck: those of options.yaml that may help a configuration and were not measured yet."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ EVERYTHING = Machine(cpus=10**6, gpus=10**6, nodes=10**6, compiler=True, dali=Tr
 class TuningOption:
     """Parameters of a run to change, each to a value, or to a `higher`, `lower` or `different` one.
 
-    `workload` and `device` restrict it to one workload and one kind of device.
+    `workload` and `device` restrict it to one workload and one kind of device. Read from options.yaml by `options`.
     """
 
     changes: dict[str, Any]
@@ -47,7 +47,7 @@ class TuningOption:
 
 @dataclass(frozen=True)
 class ProgramOption:
-    """Something to change in a program whose options are its own; see options.yaml."""
+    """Something to change in a program whose options are its own; options.yaml explains the fields."""
 
     description: str
     device: Literal["cuda", "cpu"] | None = None
@@ -72,16 +72,18 @@ class ProgramOption:
 
 
 class Options(NamedTuple):
-    """Options by the kind of bottleneck that they help against."""
+    """Options by the name of the bottleneck that they help against."""
 
     parameters: dict[str, list[TuningOption]]
     programs: dict[str, list[ProgramOption]]
 
 
 class _Trial(NamedTuple):
-    """An option in Markdown, and whether it comes after others: those that nothing speaks against come first."""
+    """An option in Markdown, with what decides its order: options that neither property holds for come first."""
 
+    # True if another configuration of the job shows what the option gains.
     was_measured_elsewhere: bool
+    # True if it changes what the model learns from a sample.
     learns_otherwise: bool
     text: str
 
@@ -89,21 +91,22 @@ class _Trial(NamedTuple):
 @cache
 def options() -> Options:
     """Read parameters to change, and what to change in a program."""
-    read = yaml.safe_load(Path(__file__).with_name("options.yaml").read_text(encoding="utf-8"))
-    return Options(
-        parameters={
-            kind: [TuningOption(**stated) for stated in _flat(listed)] for kind, listed in read["parameters"].items()
-        },
-        programs={
-            kind: [ProgramOption(**stated) for stated in _flat(listed)] for kind, listed in read["programs"].items()
-        },
-    )
+    file = yaml.safe_load(Path(__file__).with_name("options.yaml").read_text(encoding="utf-8"))
+    parameters = {
+        bottleneck: [TuningOption(**fields) for fields in _flat(entries)]
+        for bottleneck, entries in file["parameters"].items()
+    }
+    programs = {
+        bottleneck: [ProgramOption(**fields) for fields in _flat(entries)]
+        for bottleneck, entries in file["programs"].items()
+    }
+    return Options(parameters, programs)
 
 
-def _flat(listed: Sequence[Any]) -> list[dict[str, Any]]:
-    """Return the options of a list; in it may be lists, which several kinds of bottlenecks share."""
+def _flat(entries: Sequence[Any]) -> list[dict[str, Any]]:
+    """Return the options of a list; an entry may be a list itself, which several bottlenecks share."""
     flat: list[dict[str, Any]] = []
-    for entry in listed:
+    for entry in entries:
         flat += entry if isinstance(entry, list) else [entry]
     return flat
 
@@ -111,33 +114,39 @@ def _flat(listed: Sequence[Any]) -> list[dict[str, Any]]:
 def untried(configuration: Configuration, bottleneck: Bottleneck, measured: Sequence[Configuration]) -> list[str]:
     """Return the options in Markdown that may help and that no run has tried here.
 
-    Those that were measured elsewhere are last. Before these come the ones that change what is learned from a sample.
-    `measured`: all configurations; what some of them show is in the table of choices.
+    Options that were measured in other configurations are last. Before them come those that change what the model
+    learns from a sample. `measured`: all configurations that ran.
     """
-    trials = _parameter_trials(configuration, bottleneck.kind, measured)
+    trials = _parameter_trials(configuration, bottleneck, measured)
     if configuration.workload.is_user_program:
         trials += _program_trials(configuration, bottleneck)
     trials.sort(key=lambda trial: (trial.was_measured_elsewhere, trial.learns_otherwise))
     return [trial.text for trial in trials]
 
 
-def _parameter_trials(configuration: Configuration, kind: str, measured: Sequence[Configuration]) -> list[_Trial]:
+def _parameter_trials(
+    configuration: Configuration, bottleneck: Bottleneck, measured: Sequence[Configuration]
+) -> list[_Trial]:
+    """Return the parameters to change, each in Markdown with what it does, what it may cost, and its gain elsewhere."""
     trials = []
     learning = configuration.workload.learning
-    for option in options().parameters.get(kind, []):
-        values = _with_option(configuration, option)
-        if values is None or _was_measured(configuration, option, measured):
+    for option in options().parameters.get(bottleneck.name, []):
+        parameters = _with_option(configuration, option)
+        if parameters is None or _was_measured(configuration, option, measured):
             continue
-        learns_otherwise = learning(configuration.parameters) != learning(values)
-        elsewhere = _gain_elsewhere(configuration, option, measured)
-        notes = ", ".join(filter(None, (option.description, LEARNS_OTHERWISE if learns_otherwise else "", elsewhere)))
-        trials.append(_Trial(bool(elsewhere), learns_otherwise, f"`{option.name}`{f' ({notes})' if notes else ''}"))
+        learns_otherwise = learning(configuration.parameters) != learning(parameters)
+        gain = _gain_elsewhere(configuration, option, measured)
+        notes = [option.description, LEARNS_OTHERWISE if learns_otherwise else "", gain]
+        words = ", ".join(note for note in notes if note)
+        text = f"`{option.name}` ({words})" if words else f"`{option.name}`"
+        trials.append(_Trial(bool(gain), learns_otherwise, text))
     return trials
 
 
 def _program_trials(configuration: Configuration, bottleneck: Bottleneck) -> list[_Trial]:
+    """Return what to change in the user's program, each in Markdown."""
     trials = []
-    for option in options().programs[bottleneck.kind]:
+    for option in options().programs[bottleneck.name]:
         if option.applies(configuration, bottleneck.pageable):
             note = f" ({LEARNS_OTHERWISE})" if option.learns_otherwise else ""
             trials.append(_Trial(False, option.learns_otherwise, f"{option.description}{note}"))
@@ -145,19 +154,18 @@ def _program_trials(configuration: Configuration, bottleneck: Bottleneck) -> lis
 
 
 def _gain_elsewhere(configuration: Configuration, option: TuningOption, measured: Sequence[Configuration]) -> str:
-    """Return what an option gave in the most similar configuration of the job that was measured with and without it.
+    """Return in words what an option gained in the most similar configuration of the job; empty if none shows that.
 
-    It is empty where there is none.
+    A configuration shows it if it has the same values as this one in place of those of the option, and was measured
+    with and without the option.
     """
     changed = _changed_by(configuration, option)
     of_job = [other for other in measured if other.completed and _job(other) == _job(configuration)]
-    starts_alike = [other for other in of_job if all(other[name] == configuration[name] for name in option.changes)]
-    pairs = [
-        (without, with_option)
-        for without in starts_alike
-        for with_option in of_job
-        if _has_option(with_option, option, without) and with_option.rest(changed) == without.rest(changed)
-    ]
+    pairs = []
+    for without in of_job:
+        starts_alike = all(without[name] == configuration[name] for name in option.changes)
+        if starts_alike:
+            pairs += [(without, other) for other in of_job if _differs_in_option(other, option, without, changed)]
     if not pairs:
         return ""
     without, with_option = min(pairs, key=lambda pair: len(_unlike(configuration, pair[0], changed)))
@@ -168,12 +176,14 @@ def _gain_elsewhere(configuration: Configuration, option: TuningOption, measured
 
 
 def _unlike(configuration: Configuration, other: Configuration, besides: set[str]) -> list[str]:
-    """Return the parameters in which another configuration differs, without those of how a run is observed."""
-    names = [name for name in configuration.parameters if name not in {*besides, *OBSERVATION}]
-    return [name for name in names if other[name] != configuration[name]]
+    """Return the parameters in which another configuration differs, without `besides` and how a run is observed."""
+    ignored = {*besides, *OBSERVATION}
+    compared = [name for name in configuration.parameters if name not in ignored]
+    return [name for name in compared if other[name] != configuration[name]]
 
 
 def _job(configuration: Configuration) -> tuple[str, str, str]:
+    """Return a key that is equal for configurations of the same job on the same kind of device."""
     workload = configuration.workload
     return workload.name, workload.job(configuration.parameters), configuration["device"]
 
@@ -190,16 +200,19 @@ def _changed_by(configuration: Configuration, option: TuningOption) -> set[str]:
 
 
 def _was_measured(configuration: Configuration, option: TuningOption, measured: Sequence[Configuration]) -> bool:
-    """True if another configuration differs only in the option, and in what this implies."""
+    """True if another configuration completed that differs only in the option, and in what this implies."""
     changed = _changed_by(configuration, option)
-    return any(
-        other is not configuration
-        and other["workload"] == configuration["workload"]
-        and bool(other.completed)
-        and _has_option(other, option, configuration)
-        and other.rest(changed) == configuration.rest(changed)
+    candidates = [
+        other
         for other in measured
-    )
+        if other is not configuration and other["workload"] == configuration["workload"] and other.completed
+    ]
+    return any(_differs_in_option(other, option, configuration, changed) for other in candidates)
+
+
+def _differs_in_option(other: Configuration, option: TuningOption, before: Configuration, changed: set[str]) -> bool:
+    """True if a configuration is another one with the option; `changed`: the parameters that this changes."""
+    return _has_option(other, option, before) and other.rest(changed) == before.rest(changed)
 
 
 def _has_option(other: Configuration, option: TuningOption, before: Configuration) -> bool:
@@ -211,24 +224,20 @@ def _with_option(configuration: Configuration, option: TuningOption) -> Mapping[
     """Return the parameters with the option; None if it changes nothing here, or is not possible."""
     if not _may_help(configuration, option):
         return None
-    workload = configuration.workload
     implied = _implied_by(configuration, option)
-    values = {
-        name: value for name, value in configuration.parameters.items() if value is not None and name not in implied
-    }
-    changed = {name: _example(change, values.get(name)) for name, change in option.changes.items()}
+    # Parameters that follow from changed ones are left out, so that they get the default that follows.
+    kept = {name: value for name, value in configuration.parameters.items() if value is not None}
+    kept = {name: value for name, value in kept.items() if name not in implied}
+    changed = {name: _example(change, kept.get(name)) for name, change in option.changes.items()}
     try:
-        parameters = workload.parameters.model_validate(values | changed)
+        parameters = configuration.workload.parameters.model_validate(kept | changed)
     except ValidationError:
         return None
     run = Run("", parameters)
     if run.unsupported_reason(EVERYTHING) is not None or run.config_error() is not None:
         return None
-    return {
-        **configuration.parameters,
-        **changed,
-        **{name: getattr(parameters, name) for name in implied - changed.keys()},
-    }
+    following = {name: getattr(parameters, name) for name in implied - changed.keys()}
+    return {**configuration.parameters, **changed, **following}
 
 
 def _may_help(configuration: Configuration, option: TuningOption) -> bool:
@@ -253,10 +262,12 @@ def _has_several_numa_nodes(configuration: Configuration) -> bool:
 
 
 def _example(change: Any, value: Any) -> Any:
-    """Return a value that the change may make of another one."""
+    """Return a value that the change may make of another one: twice or half of it, or the one that it states."""
     if change in (HIGHER, DIFFERENT):
         return max(1, (value or 0) * 2)
-    return max(1, (value or 0) // 2) if change == LOWER else change
+    if change == LOWER:
+        return max(1, (value or 0) // 2)
+    return change
 
 
 def _is_changed(value: Any, change: Any, before: Any) -> bool:
@@ -265,7 +276,9 @@ def _is_changed(value: Any, change: Any, before: Any) -> bool:
         if value is None or before is None:
             return False
         return value > before if change == HIGHER else value < before
-    return value != before if change == DIFFERENT else value == change
+    if change == DIFFERENT:
+        return value != before
+    return value == change
 
 
 def _change_words(name: str, change: Any) -> str:

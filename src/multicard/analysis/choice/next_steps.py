@@ -36,7 +36,7 @@ def part_of(bottleneck: Bottleneck, about: Configuration, measured: Sequence[Con
         bound = f"about {gain:.2f} times as fast if it took no time"
     else:
         bound = ""
-    return Part(bottleneck.kind.capitalize(), bottleneck.evidence, options, bound, measured_words)
+    return Part(bottleneck.name.capitalize(), bottleneck.evidence, options, bound, measured_words)
 
 
 def trial(bottleneck: Bottleneck, part: Part, whole: str) -> str:
@@ -53,12 +53,12 @@ def trial(bottleneck: Bottleneck, part: Part, whole: str) -> str:
 
 
 def _reason(bottleneck: Bottleneck, whole: str) -> str:
-    if bottleneck.kind == "memory":
+    if bottleneck.name == "memory":
         return "it needs too much memory"
     share = percent(bottleneck.share)
-    if bottleneck.kind == "padding":
+    if bottleneck.name == "padding":
         return f"{share} of the tokens are padding"
-    return f"{share} of the {whole} is {bottleneck.kind}"
+    return f"{share} of the {whole} is {bottleneck.name}"
 
 
 def doubts(job: Choices) -> str:

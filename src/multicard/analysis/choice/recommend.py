@@ -109,7 +109,7 @@ def _job_advice(
     own_costs = {cost.part: cost for cost in costs if cost.configuration.key == about.key}
     report = replace(report, bottlenecks=ablation.with_hidden_parts(own_costs, report))
     parts = [
-        part_of(bottleneck, about, measured, own_costs.get(ABLATED.get(bottleneck.kind, "")))
+        part_of(bottleneck, about, measured, own_costs.get(ABLATED.get(bottleneck.name, "")))
         for bottleneck in report.bottlenecks
     ]
     trials = [trial(bottleneck, part, report.whole) for bottleneck, part in zip(report.bottlenecks, parts, strict=True)]
