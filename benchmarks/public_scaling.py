@@ -34,9 +34,9 @@ import numpy as np
 import pandas as pd
 from scipy.stats import norm
 
-from multicard.analysis.scaling.posterior import Prior
+from multicard.analysis.scaling.posterior import ScalingPrior
 from multicard.analysis.scaling.prediction import PRIOR, predict
-from multicard.analysis.scaling.step_model import Point
+from multicard.analysis.scaling.step_model import ScalingPoint
 from multicard.stats.interval import LEVEL
 
 RATES = ("throughput_samples_per_s", "tokens_per_s")
@@ -77,11 +77,11 @@ class Job:
         """Logarithm of the time of a step."""
         return float(np.log(self.step_s[count]).mean())
 
-    def point(self, count: int, chance: np.random.Generator) -> Point:
+    def point(self, count: int, chance: np.random.Generator) -> ScalingPoint:
         """Return up to `REPEATS` measurements as the tool would have them of runs."""
         steps = self.step_s[count]
         chosen = chance.choice(steps, min(REPEATS, len(steps)), replace=False)
-        return Point(count, count, self.samples[count], tuple(chosen), (0.0,) * len(chosen))
+        return ScalingPoint(count, count, self.samples[count], tuple(chosen), (0.0,) * len(chosen))
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class Case:
     """A prediction to make: what is given, and the number of devices that is asked for."""
 
     job: Job
-    given: tuple[Point, ...]
+    given: tuple[ScalingPoint, ...]
     target: int
     weight: float
 
@@ -181,7 +181,7 @@ def cases(jobs: Sequence[Job], number: int, resamplings: int) -> Iterator[Case]:
                     yield Case(job, points, target, 1 / times)
 
 
-def by_the_tool(case: Case, prior: Prior = PRIOR) -> Outcome:
+def by_the_tool(case: Case, prior: ScalingPrior = PRIOR) -> Outcome:
     """Predict as `multicard recommend --devices` does."""
     found = predict(case.given, case.target, case.target, case.job.samples[case.target], prior)
     low, value, high = np.log([found.step_s.low, found.step_s.value, found.step_s.high])
@@ -272,12 +272,12 @@ def print_rows(rows: Sequence[dict[str, Any]]) -> None:
     print()
 
 
-def priors() -> list[Prior]:
+def priors() -> list[ScalingPrior]:
     """Return the priors of `GRID`."""
     return [replace(PRIOR, **dict(zip(GRID, values, strict=True))) for values in itertools.product(*GRID.values())]
 
 
-def refitted(by_prior: dict[Prior, list[Outcome]], part: Callable[[Case], str]) -> list[Outcome]:
+def refitted(by_prior: dict[ScalingPrior, list[Outcome]], part: Callable[[Case], str]) -> list[Outcome]:
     """Return predictions of each part with the prior that the other parts choose, and print that prior."""
     found = []
     for name in sorted({part(outcome.case) for outcome in next(iter(by_prior.values()))}):

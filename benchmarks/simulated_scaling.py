@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from multicard.analysis.scaling.prediction import predict
-from multicard.analysis.scaling.step_model import Point
+from multicard.analysis.scaling.step_model import ScalingPoint
 
 SAMPLES, REPEATS, NOISE = 64.0, 3, 0.02
 MESSAGES = 4
@@ -82,12 +82,12 @@ LAWS_OUTSIDE = {
 }
 
 
-def measured(job: Job, devices: int, rng: np.random.Generator) -> Point:
+def measured(job: Job, devices: int, rng: np.random.Generator) -> ScalingPoint:
     """Runs of a job."""
     factors = np.exp(NOISE * rng.standard_normal(REPEATS))
     steps = job.step_s(devices) * factors
     waits = (job.step_s(devices) - job.cost(devices) * job.busy_s(devices)) * factors
-    return Point(devices, devices, job.samples(devices), tuple(steps), tuple(waits))
+    return ScalingPoint(devices, devices, job.samples(devices), tuple(steps), tuple(waits))
 
 
 CASES = {

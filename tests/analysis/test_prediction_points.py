@@ -9,9 +9,9 @@ import pytest
 from scipy.stats import binom, norm
 
 from conftest import ROOT
-from multicard.analysis.scaling.posterior import Prior, draw_posterior
+from multicard.analysis.scaling.posterior import ScalingPrior, draw_posterior
 from multicard.analysis.scaling.prediction import PRIOR, checks, predict, superlinear
-from multicard.analysis.scaling.step_model import Point
+from multicard.analysis.scaling.step_model import ScalingPoint
 from multicard.stats.interval import Interval
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -21,9 +21,9 @@ from simulated_scaling import LAWS, LAWS_OUTSIDE, trial
 SCATTER = (0.99, 1.0, 1.01)
 
 
-def point(count: int, seconds: float, samples: float = 64.0, waited: float = 0.0) -> Point:
+def point(count: int, seconds: float, samples: float = 64.0, waited: float = 0.0) -> ScalingPoint:
     steps = tuple(seconds * factor for factor in SCATTER)
-    return Point(count, count, samples, steps, tuple(waited * factor for factor in SCATTER))
+    return ScalingPoint(count, count, samples, steps, tuple(waited * factor for factor in SCATTER))
 
 
 def holds(interval: Interval, truth: float, within: float) -> bool:
@@ -33,7 +33,7 @@ def holds(interval: Interval, truth: float, within: float) -> bool:
 
 def test_draws_have_the_mean_and_the_width_of_the_normal_model() -> None:
     """With a flat curve, noise that is known and a walk that is known, level and extrapolation have closed forms."""
-    prior = Prior(deviation=0.02, deviation_spread=1e-9, noise=0.01, noise_freedom=1e6, freedom_beyond=1e9)
+    prior = ScalingPrior(deviation=0.02, deviation_spread=1e-9, noise=0.01, noise_freedom=1e6, freedom_beyond=1e9)
     repeats = [np.exp([0.00, 0.01, 0.02]), np.exp([0.03, 0.04, 0.05])]
     place = np.array([0.0, 1.0, 3.0])
     found = draw_posterior(repeats, lambda z: np.zeros((len(z), 3)), [place], 0, prior)
@@ -50,7 +50,7 @@ def test_draws_have_the_mean_and_the_width_of_the_normal_model() -> None:
 
 
 def test_beyond_the_runs_the_walk_has_the_tails_of_a_t_distribution() -> None:
-    prior = Prior(deviation=0.02, deviation_spread=1e-9, noise=1e-6, noise_freedom=1e6, freedom_beyond=2.0)
+    prior = ScalingPrior(deviation=0.02, deviation_spread=1e-9, noise=1e-6, noise_freedom=1e6, freedom_beyond=2.0)
     repeats = [np.exp([0.0, 0.0]), np.exp([0.1, 0.1])]
     found = draw_posterior(repeats, lambda z: np.zeros((len(z), 3)), [np.array([0.0, 1.0, 3.0])], 0, prior)
     # Two doublings beyond the last point, each with 2%; the quantile of 97.5% with two degrees of freedom is 4.303.
@@ -123,11 +123,11 @@ def test_the_ranks_of_a_node_share_its_loader_and_not_those_of_others() -> None:
 
 def test_communication_that_two_counts_hide_shows_beyond_two_thirds_of_the_compute() -> None:
     # A ring's communication of 1/2 of the compute on two devices is (1 - 1/8) of it on eight, of which 2/3 are hidden.
-    known = Prior(
+    known = ScalingPrior(
         growth=1e-5, growth_spread=1e-6, hidden=0.5, hidden_spread=1e-6, deviation=1e-5, deviation_spread=1e-6,
         noise=1e-5, noise_freedom=1e6,
     )  # fmt: skip
-    alike = [Point(count, count, 64.0, (0.1, 0.1, 0.1), (0.0, 0.0, 0.0)) for count in (1, 2)]
+    alike = [ScalingPoint(count, count, 64.0, (0.1, 0.1, 0.1), (0.0, 0.0, 0.0)) for count in (1, 2)]
     found = predict(alike, 8, 8, 64.0, known).step_s
     assert found.value == pytest.approx(0.1 * (1 + 7 / 8 - 2 / 3), rel=1e-3)
 

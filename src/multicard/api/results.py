@@ -16,7 +16,7 @@ from multicard.analysis.choice.recommend import as_markdown
 from multicard.analysis.comparison.results import Comparison, compare
 from multicard.analysis.comparison.sides import Side, read_side
 from multicard.analysis.evidence import Evidence, read_evidence
-from multicard.analysis.scaling.prediction import Check
+from multicard.analysis.scaling.prediction import PredictionCheck
 from multicard.analysis.scaling.series import series
 from multicard.analysis.scaling.series_tables import checked_line, checks_table, predictions_table
 from multicard.analysis.scaling.speedup_tables import speedup_table
@@ -290,7 +290,7 @@ class Predictions:
         self.predictions = predictions_table(found, devices)
         self.checks = checks_table(found)
         self.units = {each.words: each.largest.workload.unit.name for each in found}
-        by_machine: dict[str | None, list[Check]] = {}
+        by_machine: dict[str | None, list[PredictionCheck]] = {}
         for each in found:
             by_machine.setdefault(each.largest.provenance.kind, []).extend(each.checks)
         self.verdicts = [f"{kind or 'machine unknown'}: {checked_line(own)}" for kind, own in by_machine.items()]

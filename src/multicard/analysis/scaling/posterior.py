@@ -11,11 +11,11 @@ The logarithm of the measured mean at point i, over n_i repeats, is
   covariance for τ = 1 (`walk_covariance`).
 - e is the scatter of repeats. σ² is the `noise`, the variance of the logarithm of one repeat.
 
-θ, τ and σ are functions of standard normal numbers z. Draws of z after the measurement come from adaptive importance
-sampling: Olivier Cappé, Arnaud Guillin, Jean-Michel Marin and Christian Robert, Population Monte Carlo, JCGS 13(4),
-2004. Given these, a and w are normal, and are drawn exactly, but for the walk beyond the runs, which has the heavier
-tails of a t distribution (`Prior.freedom_beyond`). The normal part is Gaussian process regression with an unknown mean:
-Carl Rasmussen and Christopher Williams, Gaussian Processes for Machine Learning, 2006, section 2.7.
+θ, τ and σ are functions of standard normal numbers z (`_Measurement.unknowns`), which are drawn given the measurement
+by `importance_sample`. Given these, a and w are normal and are drawn exactly (`_fit_level`, `_walk_at_target`), but for
+the walk beyond the runs, which has the heavier tails of a t distribution (`ScalingPrior.freedom_beyond`). The normal
+part is Gaussian process regression with an unknown mean: Carl Rasmussen and Christopher Williams, Gaussian Processes
+for Machine Learning, 2006, section 2.7.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,21 +24,13 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import chdtri, ndtr
 
-DRAWS = 4096
-# Rounds of importance sampling. Each but the last adapts the distribution that proposes draws in the next.
-STAGES = 4
-# Degrees of freedom of the t distribution that proposes draws: its tails are heavier than those of what is sought.
-PROPOSAL_FREEDOM = 5
-# Draws of z are cut here, at so many standard deviations of the prior, where exponentials of them would overflow.
-FARTHEST = 6.0
-# Effective number of draws from which a proposal is adapted. A few draws with all the weight would narrow it too much.
-ENOUGH = 200
+from multicard.analysis.scaling.importance_sampling import importance_sample
 
 Array = np.ndarray
 
 
 @dataclass(frozen=True)
-class Prior:
+class ScalingPrior:
     """Assumptions before any measurement, fitted to public tables (docs/choosing.md names them).
 
     A median, as a share of the time of a step, is followed by the standard deviation of its logarithm (`…_spread`).
@@ -67,10 +59,13 @@ class Prior:
 class Draws:
     """Equally likely values of the unknowns after the measurement: arrays with an entry per draw."""
 
-    target: Array  # log seconds of a step at the target
-    level: Array  # log seconds of a step at the first point, on the curve
-    deviation: Array  # τ
-    expected_deviation: Array  # the median of τ before the measurement, by the scatter of repeats
+    # Log seconds of a step at the target, the walk included.
+    target: Array
+    # Log seconds of a step at the first point, on the curve.
+    level: Array
+    # τ, and its median before the measurement, which the scatter of repeats decides.
+    deviation: Array
+    expected_deviation: Array
 
 
 def draw_posterior(
@@ -78,7 +73,7 @@ def draw_posterior(
     curve: Callable[[Array], Array],
     coordinates: Sequence[Array],
     dimensions: int,
-    prior: Prior,
+    prior: ScalingPrior,
     limits: Array | None = None,
 ) -> Draws | None:
     """Draw the log time at a target from measurements at some points; None if no draw respects the `limits`.
@@ -96,16 +91,31 @@ def draw_posterior(
         How many standard normal numbers the curve depends on.
     limits
         Upper bounds of the log times in the columns of the curve that follow the target.
+
+    Examples
+    --------
+    The curve is flat and one and two devices take 1 s, so four devices are expected to take 1 s, which is e⁰:
+
+    >>> draws = draw_posterior(
+    ...     repeats=[np.array([1.0, 1.0]), np.array([1.0, 1.0])],
+    ...     curve=lambda z: np.zeros((len(z), 3)),
+    ...     coordinates=[np.array([0.0, 1.0, 2.0])],
+    ...     dimensions=0,
+    ...     prior=ScalingPrior(),
+    ... )
+    >>> draws.target.shape, abs(float(np.median(draws.target))) < 0.001
+    ((4096,), True)
     """
-    measured = _Measurement(repeats, curve, coordinates, prior, limits)
-    z = _importance_sample(measured.log_likelihood, dimensions + 2)
-    return None if z is None else measured.draw(z)
+    measurement = _Measurement(repeats, curve, coordinates, prior, limits)
+    # Two dimensions more, for σ and for τ.
+    z = importance_sample(measurement.log_likelihood, dimensions + 2)
+    return None if z is None else measurement.draw(z)
 
 
 def walk_covariance(coordinates: Array) -> Array:
     """Return the covariances of a random walk with a variance of 1 per unit, which goes both ways from 0.
 
-    Two places on the same side of 0 have in common the way to the nearer one, on different sides nothing.
+    Two points on the same side of 0 have in common the way to the nearer one, on different sides nothing.
 
     >>> walk_covariance(np.array([0.0, 1.0, 3.0, -2.0]))
     array([[0., 0., 0., 0.],
@@ -119,171 +129,232 @@ def walk_covariance(coordinates: Array) -> Array:
 
 
 @dataclass(frozen=True)
+class _Repeats:
+    """What repeats show: log times and scatter, with the prior's scatter as further repeats."""
+
+    # m and n of the module's formula, an entry per point.
+    means: Array
+    counts: Array
+    # Sum of squared deviations of logarithms from the mean of their point, and its degrees of freedom.
+    squares: float
+    freedom: float
+
+
+@dataclass(frozen=True)
+class _Rotation:
+    """Coordinates in which the deviations of the points from the curve are independent; made by `_rotate`."""
+
+    # Vᵀ R, by which log times at the points are rotated.
+    matrix: Array
+    # λ, variances of the rotated walk for τ = 1.
+    eigenvalues: Array
+    # A level of 1 at every point, rotated.
+    ones: Array
+    # Covariances of the walk at the target with the rotated walk at the points, and its variance, both for τ = 1.
+    target: Array
+    target_variance: float
+
+
+@dataclass(frozen=True)
 class _Unknowns:
     """What z stands for: an entry or a row per draw."""
 
-    noise: Array  # σ²
+    # σ²
+    noise: Array
     expected_deviation: Array
-    deviation: Array  # τ
-    curve: Array  # log times, draws × (points, target, limits)
+    # τ
+    deviation: Array
+    # f, draws × (points, target, limits)
+    log_times: Array
 
 
 @dataclass(frozen=True)
 class _Level:
-    """The means less the curve, and the level that follows from them, given the unknowns; a row per draw."""
+    """The level a given the unknowns, a normal distribution: an entry per draw."""
 
-    residuals: Array  # rotated, draws × points
-    residual_variances: Array  # draws × points
     mean: Array
-    precision: Array  # inverse variance
+    # Inverse variance.
+    precision: Array
+
+
+@dataclass(frozen=True)
+class _WalkAtTarget:
+    """The walk w at the target given the walk at the points: an entry per draw."""
+
+    mean: Array
+    deviation: Array
 
 
 class _Measurement:
-    """Measured means at the points, in coordinates in which their deviations from the curve are independent.
-
-    With R = diag(√n), the scaled means R m have the covariance τ² R K R + σ² I. The eigenvectors V of R K R depend
-    neither on τ nor on σ, so entries of Vᵀ R m are independent for every draw, with the variances τ² λ + σ².
-    """
+    """Measured times of steps at some points, and the likelihood of unknowns given these."""
 
     def __init__(
         self,
         repeats: Sequence[Array],
         curve: Callable[[Array], Array],
         coordinates: Sequence[Array],
-        prior: Prior,
+        prior: ScalingPrior,
         limits: Array | None,
     ) -> None:
         """Take what `draw_posterior` takes."""
-        self._curve, self._prior, self._limits = curve, prior, limits
+        self._curve = curve
+        self._prior = prior
+        self._limits = limits
         self._points = len(repeats)
-        logs = [np.log(seconds) for seconds in repeats]
-        counts = np.array([len(values) for values in logs])
-        self._means = np.array([values.mean() for values in logs])
-        squares = sum(float(((values - mean) ** 2).sum()) for values, mean in zip(logs, self._means, strict=True))
-        # The prior's scatter counts as further repeats.
-        self._noise_squares = squares + prior.noise_freedom * prior.noise**2
-        self._noise_freedom = counts.sum() - self._points + prior.noise_freedom
-        walk = np.sum([walk_covariance(places) for places in coordinates], axis=0)
-        between_points = walk[: self._points, : self._points]
-        root = np.sqrt(counts)
-        self._eigenvalues, eigenvectors = np.linalg.eigh(root[:, None] * between_points * root)
-        self._rotation = eigenvectors.T * root
-        self._rotated_ones = self._rotation.sum(axis=1)
-        self._rotated_target = self._rotation @ walk[self._points, : self._points]
-        self._target_variance = walk[self._points, self._points]
+        self._repeats = _summarize(repeats, prior)
+        walk = np.sum([walk_covariance(coordinate) for coordinate in coordinates], axis=0)
+        self._rotation = _rotate(self._repeats.counts, walk)
 
     def unknowns(self, z: Array) -> _Unknowns:
         """Return what standard normal numbers stand for: the first is of σ, the second of τ, the others are θ.
 
-        By Bayes, σ² is the sum of squares over a χ² number. A `deviation` is log-normal around the prior's.
+        σ² is the sum of squares over a χ² number with its degrees of freedom, as it is after measuring a variance
+        (Bayes). τ is √(d² + σ²) · exp(s z₂) with d and s the prior's `deviation` and `deviation_spread`.
         """
         prior = self._prior
-        noise = self._noise_squares / chdtri(self._noise_freedom, ndtr(z[:, 0]))
+        noise = self._repeats.squares / chdtri(self._repeats.freedom, ndtr(z[:, 0]))
         expected_deviation = np.sqrt(prior.deviation**2 + noise)
         deviation = expected_deviation * np.exp(prior.deviation_spread * z[:, 1])
         return _Unknowns(noise, expected_deviation, deviation, self._curve(z[:, 2:]))
 
-    def level(self, unknowns: _Unknowns) -> _Level:
-        """Return the level that fits best given the unknowns, by weighted least squares."""
-        ones = self._rotated_ones
-        variances = unknowns.deviation[:, None] ** 2 * self._eigenvalues + unknowns.noise[:, None]
-        residuals = (self._means - unknowns.curve[:, : self._points]) @ self._rotation.T
-        precision = (ones**2 / variances).sum(axis=1)
-        mean = (ones * residuals / variances).sum(axis=1) / precision
-        return _Level(residuals, variances, mean, precision)
-
     def log_likelihood(self, z: Array) -> Array:
-        """Return how likely the means are, whatever the level; minus infinity where a limit is exceeded."""
+        """Return how likely the means are, whatever the level; minus infinity where a limit is exceeded.
+
+        With the rotated residuals r, their variances v, and the mean and the precision p of the level a, it is
+
+            −½ (Σ (r − a o)² / v + Σ log v + log p)
+
+        with o the rotated ones. log p is what integrating over the level leaves.
+        """
         unknowns = self.unknowns(z)
-        level = self.level(unknowns)
-        deviations = level.residuals - level.mean[:, None] * self._rotated_ones
-        squared_residuals = (deviations**2 / level.residual_variances).sum(axis=1)
-        log_determinant = np.log(level.residual_variances).sum(axis=1)
-        # log(precision) is what integrating over the level leaves.
-        log_likelihood = -0.5 * (squared_residuals + log_determinant + np.log(level.precision))
+        residuals = self._residuals(unknowns)
+        variances = self._residual_variances(unknowns)
+        level = _fit_level(residuals, variances, self._rotation.ones)
+        deviations = residuals - level.mean[:, None] * self._rotation.ones
+        squared_deviations = (deviations**2 / variances).sum(axis=1)
+        log_determinant = np.log(variances).sum(axis=1)
+        log_likelihood = -0.5 * (squared_deviations + log_determinant + np.log(level.precision))
         if self._limits is None:
             return log_likelihood
-        limited = unknowns.curve[:, self._points + 1 :] + level.mean[:, None]
-        return np.where((limited > self._limits).any(axis=1), -np.inf, log_likelihood)
+        limited = unknowns.log_times[:, self._points + 1 :] + level.mean[:, None]
+        is_exceeded = (limited > self._limits).any(axis=1)
+        return np.where(is_exceeded, -np.inf, log_likelihood)
 
     def draw(self, z: Array) -> Draws:
         """Draw the level, then the walk at the target, one of each per row of z."""
         unknowns = self.unknowns(z)
-        fit = self.level(unknowns)
+        residuals = self._residuals(unknowns)
+        variances = self._residual_variances(unknowns)
+        fitted_level = _fit_level(residuals, variances, self._rotation.ones)
         random = np.random.default_rng(1)
         level_scores = random.standard_normal(len(z))
         walk_scores = random.standard_t(self._prior.freedom_beyond, len(z))
-        level = fit.mean + level_scores / np.sqrt(fit.precision)
-        # The walk at the target given the walk at the points: a linear prediction, and the variance that this leaves.
-        walk_at_points = fit.residuals - level[:, None] * self._rotated_ones
-        toward = self._rotated_target
-        walk_mean = unknowns.deviation**2 * (toward * walk_at_points / fit.residual_variances).sum(axis=1)
-        explained = unknowns.deviation**4 * (toward**2 / fit.residual_variances).sum(axis=1)
-        walk_variance = unknowns.deviation**2 * self._target_variance - explained
-        # Rounding may leave a variance just below zero.
-        walk_beyond = np.sqrt(np.maximum(0.0, walk_variance)) * walk_scores
-        target = unknowns.curve[:, self._points] + level + walk_mean + walk_beyond
-        return Draws(target, level + unknowns.curve[:, 0], unknowns.deviation, unknowns.expected_deviation)
+        level = fitted_level.mean + level_scores / np.sqrt(fitted_level.precision)
+        walk_at_points = residuals - level[:, None] * self._rotation.ones
+        walk = _walk_at_target(walk_at_points, variances, unknowns.deviation, self._rotation)
+        target_on_curve = unknowns.log_times[:, self._points]
+        first_on_curve = unknowns.log_times[:, 0]
+        return Draws(
+            target=target_on_curve + level + walk.mean + walk.deviation * walk_scores,
+            level=level + first_on_curve,
+            deviation=unknowns.deviation,
+            expected_deviation=unknowns.expected_deviation,
+        )
+
+    def _residuals(self, unknowns: _Unknowns) -> Array:
+        """Return the means less the curve, rotated: draws × points."""
+        on_curve = unknowns.log_times[:, : self._points]
+        return (self._repeats.means - on_curve) @ self._rotation.matrix.T
+
+    def _residual_variances(self, unknowns: _Unknowns) -> Array:
+        """Return the variances τ² λ + σ² of the rotated residuals: draws × points."""
+        return unknowns.deviation[:, None] ** 2 * self._rotation.eigenvalues + unknowns.noise[:, None]
 
 
-@dataclass(frozen=True)
-class _Proposal:
-    """A multivariate t distribution, from which z is proposed."""
+def _summarize(repeats: Sequence[Array], prior: ScalingPrior) -> _Repeats:
+    """Return means and scatter of repeats in seconds, an array per point.
 
-    center: Array
-    root: Array  # Cholesky factor of its scale matrix
+    Logarithms of 0 and 2 at one point have a mean of 1 and a squared deviation of 1 + 1, with one degree of freedom. A
+    prior noise of 0.5 that counts twice adds 2 · 0.25 and two degrees of freedom.
 
-    def draw(self, random: np.random.Generator) -> tuple[Array, Array]:
-        """Return draws, draws × dimensions, and the logarithms of their densities but for a constant."""
-        dimensions = len(self.center)
-        scores = random.standard_normal((DRAWS, dimensions))
-        scores *= np.sqrt(PROPOSAL_FREEDOM / random.chisquare(PROPOSAL_FREEDOM, DRAWS))[:, None]
-        squares = (scores**2).sum(axis=1)
-        log_density = -(PROPOSAL_FREEDOM + dimensions) / 2 * np.log1p(squares / PROPOSAL_FREEDOM)
-        return np.clip(self.center + scores @ self.root.T, -FARTHEST, FARTHEST), log_density
-
-
-def _importance_sample(log_likelihood: Callable[[Array], Array], dimensions: int) -> Array | None:
-    """Return equally likely draws of standard normal numbers after a measurement; None if it excludes all."""
-    random = np.random.default_rng(0)
-    proposal = _Proposal(np.zeros(dimensions), np.eye(dimensions))
-    for _ in range(STAGES - 1):
-        z, weights = _weighted_draws(proposal, log_likelihood, random)
-        if not weights.any():
-            return None
-        proposal = _adapted(z, weights)
-    z, weights = _weighted_draws(proposal, log_likelihood, random)
-    if not weights.any():
-        return None
-    # Systematic resampling: draws are repeated in proportion to their weights.
-    cumulative = np.cumsum(weights)
-    return z[np.searchsorted(cumulative, (np.arange(DRAWS) + 0.5) / DRAWS * cumulative[-1])]
-
-
-def _weighted_draws(
-    proposal: _Proposal, log_likelihood: Callable[[Array], Array], random: np.random.Generator
-) -> tuple[Array, Array]:
-    """Return draws of a proposal, and their weights: of the likeliest 1, all 0 if every draw is impossible."""
-    z, log_proposed = proposal.draw(random)
-    log_prior = -(z**2).sum(axis=1) / 2
-    log_weights = log_likelihood(z) + log_prior - log_proposed
-    if not np.isfinite(log_weights).any():
-        return z, np.zeros(len(z))
-    return z, np.exp(log_weights - log_weights.max())
-
-
-def _adapted(z: Array, weights: Array) -> _Proposal:
-    """Return a proposal with the mean and the covariance of weighted draws.
-
-    Weights are evened out until enough draws take part: after an early proposal, which is far off, few draws would.
+    >>> summary = _summarize([np.exp([0.0, 2.0])], ScalingPrior(noise=0.5, noise_freedom=2.0))
+    >>> summary.means.tolist(), summary.squares, float(summary.freedom)
+    ([1.0], 2.5, 3.0)
     """
-    enough = min(ENOUGH, np.count_nonzero(weights) / 2)
-    # The effective number of draws: (Σ w)² / Σ w².
-    while weights.sum() ** 2 < enough * (weights**2).sum():
-        weights = np.sqrt(weights)
-    weights = weights / weights.sum()
-    center = weights @ z
-    deviations = z - center
-    # A little is added to the diagonal, since draws that are all cut at `FARTHEST` have no covariance.
-    covariance = (weights[:, None] * deviations).T @ deviations + 1e-6 * np.eye(z.shape[1])
-    return _Proposal(center, np.linalg.cholesky(covariance))
+    logs = [np.log(seconds) for seconds in repeats]
+    counts = np.array([len(values) for values in logs])
+    means = np.array([values.mean() for values in logs])
+    squares = sum(float(((values - mean) ** 2).sum()) for values, mean in zip(logs, means, strict=True))
+    return _Repeats(
+        means=means,
+        counts=counts,
+        squares=squares + prior.noise_freedom * prior.noise**2,
+        freedom=counts.sum() - len(repeats) + prior.noise_freedom,
+    )
+
+
+def _rotate(counts: Array, walk: Array) -> _Rotation:
+    """Return coordinates in which the deviations of the points from the curve are independent.
+
+    With R = diag(√n), the scaled means R m have the covariance τ² R K R + σ² I. The eigenvectors V of R K R depend
+    neither on τ nor on σ, so entries of Vᵀ R m are independent for every draw, with the variances τ² λ + σ².
+
+    `counts`: n of the points. `walk`: covariances of the walk at the points and, last, at the target.
+
+    One repeat at 0 and one at 1 need no rotation, since the walk at 0 is always 0. The walk at 3 passes 1, so it has
+    the variance 1 in common with the walk there.
+
+    >>> rotation = _rotate(np.array([1, 1]), walk_covariance(np.array([0.0, 1.0, 3.0])))
+    >>> rotation.matrix.tolist(), rotation.eigenvalues.tolist()
+    ([[1.0, 0.0], [0.0, 1.0]], [0.0, 1.0])
+    >>> rotation.target.tolist(), float(rotation.target_variance)
+    ([0.0, 1.0], 3.0)
+    """
+    points = len(counts)
+    root = np.sqrt(counts)
+    between_points = walk[:points, :points]
+    eigenvalues, eigenvectors = np.linalg.eigh(root[:, None] * between_points * root)
+    matrix = eigenvectors.T * root
+    return _Rotation(
+        matrix=matrix,
+        eigenvalues=eigenvalues,
+        ones=matrix.sum(axis=1),
+        target=matrix @ walk[points, :points],
+        target_variance=walk[points, points],
+    )
+
+
+def _fit_level(residuals: Array, variances: Array, ones: Array) -> _Level:
+    """Return the level that fits best given the unknowns, by weighted least squares.
+
+    With rotated residuals r, their variances v, and rotated ones o, the mean is (Σ o r / v) / p with the precision
+    p = Σ o² / v. Residuals of 0 and 1 with variances of 1 and 4 have a precision of 1 + ¼ and a mean of ¼ / 1.25:
+
+    >>> level = _fit_level(np.array([[0.0, 1.0]]), np.array([[1.0, 4.0]]), np.array([1.0, 1.0]))
+    >>> level.mean.tolist(), level.precision.tolist()
+    ([0.2], [1.25])
+    """
+    precision = (ones**2 / variances).sum(axis=1)
+    mean = (ones * residuals / variances).sum(axis=1) / precision
+    return _Level(mean, precision)
+
+
+def _walk_at_target(walk_at_points: Array, variances: Array, deviation: Array, rotation: _Rotation) -> _WalkAtTarget:
+    """Return the walk at the target given the rotated one at the points: a linear prediction, and what it leaves open.
+
+    With the walk r at the points, its variances v with the scatter of repeats, the covariances c with the target, and
+    the target's own variance k, the mean is τ² Σ c r / v, and the variance τ² k − τ⁴ Σ c² / v.
+
+    With τ² = 3 and σ² = 1, a walk of 0.8 at 1 predicts 3 · 0.8 / 4 at 3, and leaves 3 · 3 − 9 / 4 = 6.75 open:
+
+    >>> rotation = _rotate(np.array([1, 1]), walk_covariance(np.array([0.0, 1.0, 3.0])))
+    >>> walk = _walk_at_target(np.array([[0.0, 0.8]]), np.array([[1.0, 4.0]]), np.sqrt([3.0]), rotation)
+    >>> walk.mean.round(9).tolist(), (walk.deviation**2).round(9).tolist()
+    ([0.6], [6.75])
+    """
+    covariances = rotation.target
+    mean = deviation**2 * (covariances * walk_at_points / variances).sum(axis=1)
+    explained = deviation**4 * (covariances**2 / variances).sum(axis=1)
+    variance = deviation**2 * rotation.target_variance - explained
+    # Rounding may leave a variance just below zero.
+    return _WalkAtTarget(mean, np.sqrt(np.maximum(0.0, variance)))

@@ -1,8 +1,8 @@
 """Predict the time of a step on a number of devices that did not run, from runs on others: one model, by Bayes.
 
-`step_model` has the model, `posterior.Prior` the assumptions before any run; docs/choosing.md says how often intervals
-held in public tables. The value of a prediction is the median of the draws, its interval has their middle 95%: of the
-true time, not of another run.
+`step_model` has the model, `posterior.ScalingPrior` the assumptions before any run; docs/choosing.md says how often
+intervals held in public tables. The value of a prediction is the median of the draws, its interval has their middle
+95%: of the true time, not of another run.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,15 +11,15 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import stdtrit
 
-from multicard.analysis.scaling.posterior import Array, Draws, Prior
-from multicard.analysis.scaling.step_model import SHOWING_HIDDEN, Point, Target, draw_busy, draw_loading
+from multicard.analysis.scaling.posterior import Array, Draws, ScalingPrior
+from multicard.analysis.scaling.step_model import SHOWING_HIDDEN, ScalingPoint, Target, draw_busy, draw_loading
 from multicard.analysis.scaling.work import SAME_WORK, is_same_work
 from multicard.core.text import counted
 from multicard.core.units import percent
 from multicard.stats.interval import LEVEL, Interval
 from multicard.stats.pool import geometric_mean_interval
 
-PRIOR = Prior()
+PRIOR = ScalingPrior()
 # The runs contradict any curve of the model from so many times the deviation on that the prior expects.
 CONTRADICTION = 3
 # Devices are super-linear if each is faster than on fewer devices by more than this share.
@@ -47,11 +47,12 @@ class Prediction:
 
 
 @dataclass(frozen=True)
-class Check:
+class PredictionCheck:
     """A measured number of devices beside its prediction from the smaller ones."""
 
     predicted: Prediction
-    measured: Interval  # seconds of a step
+    # Seconds of a step.
+    measured: Interval
 
     @property
     def error(self) -> float | None:
@@ -69,11 +70,20 @@ class Check:
 
 
 def predict(
-    points: Sequence[Point], devices: int, devices_per_node: int, samples: float, prior: Prior = PRIOR
+    points: Sequence[ScalingPoint], devices: int, devices_per_node: int, samples: float, prior: ScalingPrior = PRIOR
 ) -> Prediction:
     """Predict the time of a step on a number of devices, each of which computes so many `samples`.
 
     Runs on two other numbers of devices are needed, or the prediction has a `reason` and no time.
+
+    Steps of 100 ms on one device and on two are expected to take little longer on four: by the median of the prior, the
+    first doubling adds 1% and the second about as much. So the interval is near 100 ms, but reaches further up than
+    down, since communication that the backward pass hides may show:
+
+    >>> points = [ScalingPoint(devices, devices, 64.0, (0.1, 0.1, 0.1), (0.0, 0.0, 0.0)) for devices in (1, 2)]
+    >>> step_s = predict(points, 4, 4, 64.0).step_s
+    >>> round(step_s.value, 2), step_s.high - step_s.value > step_s.value - step_s.low
+    (0.1, True)
     """
     points = sorted(points, key=lambda point: point.devices)
     if len({point.devices for point in points}) < 2:
@@ -92,56 +102,84 @@ def predict(
         *([NEVER_WAITED] if loading is None else []),
         *_caveats_of_target(points, target),
     ]
-    return Prediction(devices, _interval(log_step, runs), _interval(log_first_step - log_step, runs), tuple(caveats))
+    return Prediction(
+        devices,
+        step_s=_interval(log_step, runs),
+        gain=_interval(log_first_step - log_step, runs),
+        caveats=tuple(caveats),
+    )
 
 
-def checks(points: Sequence[Point], prior: Prior = PRIOR) -> list[Check]:
+def checks(points: Sequence[ScalingPoint], prior: ScalingPrior = PRIOR) -> list[PredictionCheck]:
     """Predict each measured number of devices but the smallest from the smaller ones."""
     all_checks = []
     for point in sorted(points, key=lambda point: point.devices)[1:]:
         smaller = [other for other in points if other.devices < point.devices]
         predicted = predict(smaller, point.devices, point.devices_per_node, point.samples, prior)
         measured = geometric_mean_interval(point.step_s)
-        all_checks.append(Check(predicted, measured))
+        all_checks.append(PredictionCheck(predicted, measured))
     return all_checks
 
 
-def superlinear(points: Sequence[Point], prior: Prior) -> dict[int, float]:
+def superlinear(points: Sequence[ScalingPoint], prior: ScalingPrior) -> dict[int, float]:
     """Return the numbers of devices on which a device is faster than on fewer, and how many times as fast.
 
     Only gains above 5% count, and above what repeats explain at a level of 95%. Without repeats the scatter is the
     prior's. No model has a reason why devices are faster together than alone: the data, clocks or software may have
     been others, or a cache is filled.
+
+    Two devices that each take half of the time of one for a sample are twice as fast:
+
+    >>> points = [ScalingPoint(1, 1, 64.0, (0.2,), (0.0,)), ScalingPoint(2, 2, 64.0, (0.1,), (0.0,))]
+    >>> {devices: round(factor, 6) for devices, factor in superlinear(points, PRIOR).items()}
+    {2: 2.0}
     """
     ordered = sorted(points, key=lambda point: point.devices)
     # Times of one sample of a device.
     log_times = {point.devices: np.log(np.array(point.step_s) / point.samples) for point in ordered}
-    noise, freedom = _pooled_noise(list(log_times.values()), prior)
-    quantile = stdtrit(freedom, (1 + LEVEL) / 2)
+    noise = _pooled_noise(list(log_times.values()), prior)
     factors: dict[int, float] = {}
     for devices, times in log_times.items():
-        for fewer_devices, times_on_fewer in log_times.items():
-            if fewer_devices >= devices:
-                continue
-            error = noise * np.sqrt(1 / len(times) + 1 / len(times_on_fewer))
-            gain = float(times_on_fewer.mean() - times.mean())
-            if gain > quantile * error + np.log1p(SUPERLINEAR_GAIN):
-                factors[devices] = max(factors.get(devices, 0.0), float(np.exp(gain)))
+        gains = [
+            _shown_gain(times_on_fewer, times, noise)
+            for fewer_devices, times_on_fewer in log_times.items()
+            if fewer_devices < devices
+        ]
+        largest_gain = max(gains, default=0.0)
+        if largest_gain > 0:
+            factors[devices] = float(np.exp(largest_gain))
     return factors
 
 
-def _pooled_noise(log_times: Sequence[Array], prior: Prior) -> tuple[float, float]:
-    """Return the standard deviation of repeats around the means of their samples, and its degrees of freedom.
+@dataclass(frozen=True)
+class _Noise:
+    """The standard deviation of the logarithms of repeats, and its degrees of freedom."""
 
-    The prior counts as further repeats.
-    """
+    deviation: float
+    freedom: float
+
+
+def _pooled_noise(log_times: Sequence[Array], prior: ScalingPrior) -> _Noise:
+    """Return the scatter of repeats around the means of their samples; the prior counts as further repeats."""
     squares = sum(float(((times - times.mean()) ** 2).sum()) for times in log_times)
     freedom = sum(len(times) - 1 for times in log_times) + prior.noise_freedom
     variance = (squares + prior.noise_freedom * prior.noise**2) / freedom
-    return float(np.sqrt(variance)), freedom
+    return _Noise(float(np.sqrt(variance)), freedom)
 
 
-def _caveats_of_runs(points: Sequence[Point], busy: Draws, prior: Prior) -> Iterator[str]:
+def _shown_gain(slower: Array, faster: Array, noise: _Noise) -> float:
+    """Return by how much the mean of log times falls from one sample to another; 0 if that shows nothing.
+
+    It is the logarithm of how many times as fast. A fall of up to 5%, or that the scatter of repeats explains by
+    Student's t, shows nothing.
+    """
+    gain = float(slower.mean() - faster.mean())
+    error = noise.deviation * np.sqrt(1 / len(faster) + 1 / len(slower))
+    quantile = stdtrit(noise.freedom, (1 + LEVEL) / 2)
+    return gain if gain > quantile * error + np.log1p(SUPERLINEAR_GAIN) else 0.0
+
+
+def _caveats_of_runs(points: Sequence[ScalingPoint], busy: Draws, prior: ScalingPrior) -> Iterator[str]:
     """Yield doubts about the runs that a prediction is from, whatever it predicts."""
     for devices, factor in superlinear(points, prior).items():
         yield (
@@ -155,7 +193,7 @@ def _caveats_of_runs(points: Sequence[Point], busy: Draws, prior: Prior) -> Iter
         yield f"no repeats: their scatter is taken to be about {percent(prior.noise)}, as in public tables"
 
 
-def _caveats_of_target(points: Sequence[Point], target: Target) -> Iterator[str]:
+def _caveats_of_target(points: Sequence[ScalingPoint], target: Target) -> Iterator[str]:
     """Yield doubts about how far the runs are from what is predicted."""
     samples = [point.samples for point in points]
     if len(points) < SHOWING_HIDDEN:

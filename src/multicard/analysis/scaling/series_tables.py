@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from multicard.analysis.scaling.prediction import Check
+from multicard.analysis.scaling.prediction import PredictionCheck
 from multicard.analysis.scaling.series import Series
 from multicard.core.text import counted, listed
 from multicard.stats.interval import interval_columns
@@ -60,7 +60,7 @@ def checks_table(all_series: Sequence[Series]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=CHECKED)
 
 
-def checked_line(checks: Sequence[Check]) -> str:
+def checked_line(checks: Sequence[PredictionCheck]) -> str:
     """Return in a sentence how predictions of measured runs turned out on a machine."""
     errors = [abs(check.error) for check in checks if check.error is not None]
     if not errors:

@@ -1,18 +1,20 @@
 """A model of the time of a step on n devices, whose unknowns are drawn given runs on a few numbers of devices.
 
-    T(n) = max(loading(n), compute(n) + growth(n))
+    T(n) = max(L(n), max(B(n), 0.001) · W(n)),    B(n) = C(n) + G(n) + max(0, H(n) − ⅔ C(n))
 
-times a random walk over the doublings of n (`posterior`), which is what no such curve has.
+- C, compute, grows with the samples of a device, but for a fixed share, which runs of several batch sizes show.
+- G, growth, is c (n^p − 1) / (2^p − 1) with −1 < p < 1.5, and n relative to the smallest number of devices. With p = −1
+  it is the 1 − 1/n of a ring's bandwidth, with p = 0 the log2 n of a tree or of waiting for the slowest rank, with p =
+  1 the n − 1 of a ring's latency. Exposed communication shows in it, serial work under strong scaling, and whatever
+  else devices cost.
+- H, communication that backward passes hide on two numbers of devices, may show on more under weak scaling: it is that
+  of a ring, h · 2 (1 − 1/n), less what can be hidden. H is 0 where it would have shown, or where samples vary.
+- L, loading, counts where ranks waited for it. Each rank loads for itself, or the ranks of a node share what that can
+  load, or anything between.
+- W is a random walk over the doublings of n (`posterior`): whatever else such a curve does not have. L has one as well.
 
-- Compute grows with the samples of a device, but for a fixed share, which runs of several batch sizes show.
-- Growth is c (n^p − 1) / (2^p − 1) with −1 < p < 1.5, and n relative to the smallest number of devices. With p = −1 it
-  is the 1 − 1/n of a ring's bandwidth, with p = 0 the log2 n of a tree or of waiting for the slowest rank, with p = 1
-  the n − 1 of a ring's latency. Exposed communication shows in it, serial work under strong scaling, and whatever else
-  devices cost.
-- Under weak scaling, communication that backward passes hide on two numbers of devices may show on more: it is that of
-  a ring, H · 2 (1 − 1/n), less what can be hidden.
-- Loading counts where ranks waited for it. Each rank loads for itself, or the ranks of a node share what that can load,
-  or anything between.
+`_BusyCurve` has B, relative to a step on the smallest number of devices, and `_LoadingCurve` has L; their examples can
+be checked by hand.
 """
 
 from collections.abc import Sequence
@@ -21,7 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import ndtr
 
-from multicard.analysis.scaling.posterior import Array, Draws, Prior, draw_posterior
+from multicard.analysis.scaling.posterior import Array, Draws, ScalingPrior, draw_posterior
 from multicard.analysis.scaling.work import is_same_work
 
 # Range of the exponent p of the growth.
@@ -33,13 +35,13 @@ SHOWING_HIDDEN = 3
 # Share of a step's compute under which communication can be hidden: that of the backward pass.
 HIDEABLE = 2 / 3
 # The loader sets the pace from this share of a step on that waits for data.
-WAITING = 0.05
+WAITING_SHARE = 0.05
 # Relative difference up to which two times are the same.
 SAME_TIME = 0.05
 
 
 @dataclass(frozen=True)
-class Point:
+class ScalingPoint:
     """Runs of one configuration on one number of devices."""
 
     devices: int
@@ -59,19 +61,19 @@ class Point:
     @property
     def is_waiting(self) -> bool:
         """True if the loader sets the pace."""
-        return float(np.mean(self.waited_s)) >= WAITING * float(np.mean(self.step_s))
+        return float(np.mean(self.waited_s)) >= WAITING_SHARE * float(np.mean(self.step_s))
 
 
 @dataclass(frozen=True)
 class Target:
-    """What is to be predicted: a step on some number of devices."""
+    """The step to predict: the number of devices, and the samples of each."""
 
     devices: int
     devices_per_node: int
-    samples: float  # on one device
+    samples: float
 
 
-def draw_busy(points: Sequence[Point], target: Target, prior: Prior) -> Draws:
+def draw_busy(points: Sequence[ScalingPoint], target: Target, prior: ScalingPrior) -> Draws:
     """Draw the time of a step without the wait for data."""
     curve = _BusyCurve(points, target, prior)
     repeats = [point.busy_s for point in points]
@@ -81,42 +83,72 @@ def draw_busy(points: Sequence[Point], target: Target, prior: Prior) -> Draws:
     return draws
 
 
-def draw_loading(points: Sequence[Point], target: Target, prior: Prior) -> Draws | None:
+def draw_loading(points: Sequence[ScalingPoint], target: Target, prior: ScalingPrior) -> Draws | None:
     """Draw the time that loading the samples of a step takes; None where no rank ever waited for data.
 
     The runs where ranks waited measure it. The other ones limit it: there it took no longer than the step.
     """
     waiting = [point for point in points if point.is_waiting]
-    limiting = [point for point in points if not point.is_waiting]
     if not waiting:
         return None
-    steps: list[Point | Target] = [*waiting, target, *limiting]
-    sharing = np.array([step.devices_per_node for step in steps], dtype=float)
-    samples = np.array([step.samples for step in steps], dtype=float)
-
-    def log_times(z: Array) -> Array:
-        # How far the ranks of a node share its loading: sin² makes none or all of it likelier than anything between.
-        shared = np.sin(np.pi / 2 * ndtr(z[:, :1])) ** 2
-        return np.log(samples) + shared * np.log(sharing)
-
-    devices = np.array([*(point.devices for point in waiting), target.devices])
-    doublings = np.log2(devices / devices[0])
+    limiting = [point for point in points if not point.is_waiting]
     limits = None
     if limiting:
         limits = np.log([np.mean(point.step_s) * (1 + SAME_TIME) for point in limiting])
+    curve = _LoadingCurve([*waiting, target, *limiting])
+    devices = np.array([*(point.devices for point in waiting), target.devices])
+    doublings = np.log2(devices / devices[0])
     repeats = [np.array(point.step_s) for point in waiting]
-    return draw_posterior(repeats, log_times, [doublings], 1, prior, limits)
+    return draw_posterior(repeats, curve.log_times, [doublings], curve.dimensions, prior, limits)
+
+
+class _LoadingCurve:
+    """The time of loading a step: proportional to samples · (devices of a node)^s, where s says how far these share it.
+
+    With s = 0 each rank loads for itself, however many there are. With s = 1 the ranks of a node share what that can
+    load, so that each has to wait for all. The only unknown z is of s = sin²(π/2 · Φ(z)): sin² makes both ends likelier
+    than anything between.
+
+    With z = 0, Φ is ½ and s = sin²(π/4) = ½: 64 samples on four devices of a node take 64 · √4 = 128.
+
+    >>> curve = _LoadingCurve([Target(1, 1, 64), Target(4, 4, 64)])
+    >>> np.exp(curve.log_times(np.array([[0.0]]))).round(6).tolist()
+    [[64.0, 128.0]]
+    """
+
+    dimensions = 1
+
+    def __init__(self, steps: Sequence[ScalingPoint | Target]) -> None:
+        self._log_samples: Array = np.log(np.array([step.samples for step in steps], dtype=float))
+        self._log_sharing: Array = np.log(np.array([step.devices_per_node for step in steps], dtype=float))
+
+    def log_times(self, z: Array) -> Array:
+        """Return log times but for their level, draws × steps."""
+        shared = np.sin(np.pi / 2 * ndtr(z[:, :1])) ** 2
+        return self._log_samples + shared * self._log_sharing
+
+
+# Columns of the standard normal numbers z that a `_BusyCurve` depends on. Only one of the last two is there, if any.
+_GROWTH, _EXPONENT, _FIXED_SHARE, _HIDDEN = slice(0, 1), slice(1, 2), slice(2, 3), slice(2, 3)
 
 
 class _BusyCurve:
     """Compute, growth and exposed communication, relative to a step of the first point.
 
-    Columns of z, the standard normal numbers that it depends on: the amount of the growth, its exponent, the fixed
-    share of compute if the samples of a device vary, and hidden communication if that is possible.
+    Its unknowns z: the amount of the growth, its exponent, the fixed share of compute if the samples of a device vary,
+    and hidden communication if that is possible.
+
+    With z = 0 they have the prior's medians: c = 0.01, p = −1 + 2.5 · ½ = ¼, and h = 0.15. Then G is 0, 0.01 and
+    0.01 · (4^¼ − 1) / (2^¼ − 1) = 0.01 · 0.4142 / 0.1892, and H is at most 0.15 · 2 · ¾, which ⅔ of the compute hides.
+
+    >>> points = [ScalingPoint(devices, devices, 64.0, (0.1,), (0.0,)) for devices in (1, 2)]
+    >>> curve = _BusyCurve(points, Target(4, 4, 64.0), ScalingPrior())
+    >>> np.exp(curve.log_times(np.zeros((1, curve.dimensions)))).round(4).tolist()
+    [[1.0, 1.01, 1.0219]]
     """
 
-    def __init__(self, points: Sequence[Point], target: Target, prior: Prior) -> None:
-        steps: list[Point | Target] = [*points, target]
+    def __init__(self, points: Sequence[ScalingPoint], target: Target, prior: ScalingPrior) -> None:
+        steps: list[ScalingPoint | Target] = [*points, target]
         self._prior = prior
         self._devices: Array = np.array([step.devices for step in steps], dtype=float)
         self._samples: Array = np.array([step.samples for step in steps]) / points[0].samples
@@ -147,23 +179,23 @@ class _BusyCurve:
         return np.log(np.maximum(times, SHORTEST))
 
     def _compute(self, z: Array) -> Array:
-        """Return times that grow with the samples of a device, but for a fixed share."""
+        """Return C, times that grow with the samples of a device, but for a fixed share."""
         if not self._samples_vary:
             return np.ones_like(self._devices)
-        share = self._usual_growth * np.exp(self._prior.growth_spread * z[:, 2:3])
+        share = self._usual_growth * np.exp(self._prior.growth_spread * z[:, _FIXED_SHARE])
         fixed = np.minimum(1.0, share)
         return fixed + (1 - fixed) * self._samples
 
     def _growth(self, z: Array) -> Array:
-        """Return the time that more devices than on the first point add."""
-        first_doubling = self._usual_growth * np.exp(self._prior.growth_spread * z[:, :1])
-        exponent = LOWEST_EXPONENT + (HIGHEST_EXPONENT - LOWEST_EXPONENT) * ndtr(z[:, 1:2])
+        """Return G, the time that more devices than on the first point add."""
+        first_doubling = self._usual_growth * np.exp(self._prior.growth_spread * z[:, _GROWTH])
+        exponent = LOWEST_EXPONENT + (HIGHEST_EXPONENT - LOWEST_EXPONENT) * ndtr(z[:, _EXPONENT])
         return first_doubling * growth(self._devices / self._devices[0], exponent)
 
     def _communication(self, z: Array) -> Array:
-        """Return the time of a ring, by that of two devices; backward passes may hide it."""
-        of_two_devices = self._prior.hidden * np.exp(self._prior.hidden_spread * z[:, -1:])
-        return of_two_devices * 2 * (1 - 1 / self._devices)
+        """Return H, the time of a ring, by that of two devices; backward passes may hide it."""
+        between_two_devices = self._prior.hidden * np.exp(self._prior.hidden_spread * z[:, _HIDDEN])
+        return between_two_devices * 2 * (1 - 1 / self._devices)
 
 
 def growth(times: Array, exponent: Array) -> Array:
