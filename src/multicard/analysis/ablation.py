@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import mean
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -29,7 +29,8 @@ WORDS = {
 }
 # What such a run is compared with, in tables.
 ALL_PARTS, NO_LOADING = "all parts", "without loading"
-WORTHWHILE = 1.02  # times as fast, below which nothing is worth a change
+# A change is worth nothing if it makes training less than so many times as fast.
+WORTHWHILE = 1.02
 # Parts of a step without a trace that communication may be in.
 HIDING = (StepPart.COMPUTE_OR_COMMUNICATION, StepPart.OTHER)
 # What runs go without to measure a part of the step.
@@ -37,15 +38,17 @@ ABLATED: dict[str, str] = {StepPart.DATA: "loader", StepPart.COMMUNICATION: "com
 
 
 @dataclass(frozen=True)
-class Cost:
+class PartCost:
     """The cost of one part of the step, or of several together, in one configuration. Made by `costs`."""
 
-    configuration: Configuration  # the one that has all parts
-    without: Configuration  # the one that goes without
+    # The configuration that has all parts, and the one that goes without.
+    configuration: Configuration
+    without: Configuration
     # The one that `without` is compared with: that with all parts, but for the host's work the one without loading,
     # since a run without the host's work does not load either.
     baseline: Configuration
-    part: str  # value of `ablate`
+    # Value of `ablate`.
+    part: str
     # How many times as fast it is without, by the rate of work, or by step times where that is not known.
     ratio: Interval
 
@@ -96,10 +99,11 @@ class Cost:
 
     def words(self) -> str:
         """Return how much faster it is without, then what it costs, in words."""
-        text = f"without {self.name}{', too,' if self.is_without_loading else ''} {self.ratio.format(unit='×')}"
+        too = ", too," if self.is_without_loading else ""
+        text = f"without {self.name}{too} {self.ratio.format(unit='×')}"
         if verdict(self.ratio) == "none":
             return f"{text}: no cost shown"
-        return text + (f": {self.sentence}" if self.ratio.value > 1 else "")
+        return f"{text}: {self.sentence}" if self.ratio.value > 1 else text
 
 
 class NotMeasured(NamedTuple):
@@ -121,16 +125,18 @@ def with_loading(step_s: float, loading_s: float) -> tuple[float, float]:
     return max(step_s, loading_s), step_s + loading_s
 
 
-def enough_workers(cost: Cost) -> str | None:
+def enough_workers(cost: PartCost) -> str | None:
     """Return how many workers of the loader are enough, in words, with what that is computed from.
 
-    Each is taken to need as long as those that were measured: n workers give n batches in the time of one. None where
+    Each is assumed to need as long as those that were measured: n workers give n batches in the time of one. None where
     the loader was not measured alone.
     """
-    alone_s, step_s = cost.without.mean("loader_alone_s"), cost.without.mean(STEP_TIME)
+    alone_s = cost.without.mean("loader_alone_s")
+    step_s = cost.without.mean(STEP_TIME)
     if cost.part != "loader" or not alone_s or not step_s:
         return None
     workers = max(cost.without.values("loader_workers"))
+    # Without workers the process that trains loads, as a single worker would.
     worker_s = alone_s * max(1.0, workers)
     enough = math.ceil(worker_s / step_s)
     shortest_s, longest_s = with_loading(step_s, worker_s / enough)
@@ -139,14 +145,23 @@ def enough_workers(cost: Cost) -> str | None:
         f"one takes {with_unit(worker_s, SECONDS)} a step, the rest of it {with_unit(step_s, SECONDS)}, "
         f"together {with_unit(shortest_s, SECONDS)} to {with_unit(longest_s, SECONDS)}"
     )
-    configuration = cost.configuration
-    cpus = configuration.provenance.usable_cpus
-    if cpus and enough * configuration["devices"] > cpus * (configuration["nodes"] or 1):
+    cpus = _short_of_cpus(cost.configuration, enough)
+    if cpus is not None:
         text += f"; a node has {counted(cpus, 'CPU')}, so make loading itself cheaper"
     return text
 
 
-def costs(evidence: Evidence) -> list[Cost]:
+def _short_of_cpus(configuration: Configuration, workers_per_rank: int) -> int | None:
+    """Return the CPUs of a node if the workers of all ranks need more; None if they do not, or it is not known."""
+    cpus = configuration.provenance.usable_cpus
+    if not cpus:
+        return None
+    workers = workers_per_rank * configuration["devices"]
+    nodes = configuration["nodes"] or 1
+    return cpus if workers > cpus * nodes else None
+
+
+def costs(evidence: Evidence) -> list[PartCost]:
     """Return the cost in each ablated configuration that completed beside the one that has all parts.
 
     What each part costs is a question of its own, so p-values are not corrected for their number.
@@ -166,7 +181,7 @@ def costs(evidence: Evidence) -> list[Cost]:
             baseline = no_loading.get(key, full) if without["ablate"] == "host" else full
             ratio = _speed_ratio(without, baseline)
             if ratio is not None:
-                measured.append(Cost(full, without, baseline, str(without["ablate"]), ratio))
+                measured.append(PartCost(full, without, baseline, str(without["ablate"]), ratio))
     return measured
 
 
@@ -215,25 +230,20 @@ def _not_measured_words(configuration: Configuration, reason: str) -> str:
     return text
 
 
-def with_hidden_parts(costs_by_part: Mapping[str, Cost], report: BottleneckReport) -> list[Bottleneck]:
+def with_hidden_parts(costs_by_part: Mapping[str, PartCost], report: BottleneckReport) -> list[Bottleneck]:
     """Return the bottlenecks of a report with parts that its step does not show, as communication on CPUs.
 
     A run without such a part shows what it costs. That time is taken from the parts that it may be hidden in, the
     largest first. `costs_by_part`: what parts cost in the configuration of the report, by the value of `ablate`.
     """
-    shown = {bottleneck.name for bottleneck in report.bottlenecks}
-    hidden = []
-    for kind, part in ABLATED.items():
-        cost = costs_by_part.get(part)
-        if cost is not None and kind not in shown and cost.may_matter and cost.share.value >= LEAST:
-            hidden.append(Bottleneck(kind, cost.share.value, f"{cost.sentence}, by {cost.runs} without it"))
-    to_take = sum(bottleneck.share for bottleneck in hidden)
+    hidden = _hidden_parts(costs_by_part, report)
+    hidden_share = sum(bottleneck.share for bottleneck in hidden)
     remaining = []
     for bottleneck in sorted(report.bottlenecks, key=lambda bottleneck: -bottleneck.share):
-        if bottleneck.name in HIDING and to_take:
-            taken = min(to_take, bottleneck.share)
-            to_take -= taken
-            share = bottleneck.share - taken
+        if bottleneck.name in HIDING and hidden_share:
+            explained = min(hidden_share, bottleneck.share)
+            hidden_share -= explained
+            share = bottleneck.share - explained
             evidence = f"{bottleneck.evidence}; {percent(share)} without what was measured"
             bottleneck = replace(bottleneck, share=share, evidence=evidence)
         if bottleneck.share >= LEAST:
@@ -241,7 +251,21 @@ def with_hidden_parts(costs_by_part: Mapping[str, Cost], report: BottleneckRepor
     return [*hidden, *remaining]
 
 
-def cost_of_largest_part(costs_by_part: Mapping[str, Cost], report: BottleneckReport) -> Cost | None:
+def _hidden_parts(costs_by_part: Mapping[str, PartCost], report: BottleneckReport) -> list[Bottleneck]:
+    """Return the parts that a report does not list and whose measured cost may matter."""
+    listed = {bottleneck.name for bottleneck in report.bottlenecks}
+    hidden = []
+    for step_part, ablated in ABLATED.items():
+        cost = costs_by_part.get(ablated)
+        if cost is None or step_part in listed:
+            continue
+        if cost.may_matter and cost.share.value >= LEAST:
+            evidence = f"{cost.sentence}, by {cost.runs} without it"
+            hidden.append(Bottleneck(step_part, cost.share.value, evidence))
+    return hidden
+
+
+def cost_of_largest_part(costs_by_part: Mapping[str, PartCost], report: BottleneckReport) -> PartCost | None:
     """Return what the largest part of the step was measured to cost; None where that is not shown.
 
     Where the largest part may hide communication, it is the cost of communication, if that is most of it.
@@ -258,34 +282,37 @@ def cost_of_largest_part(costs_by_part: Mapping[str, Cost], report: BottleneckRe
     return cost
 
 
-def cost_lines(found: Sequence[Cost]) -> list[str]:
+def cost_lines(all_costs: Sequence[PartCost]) -> list[str]:
     """Return a line for each number of devices, single ones first: what parts cost, and how many workers are enough."""
-    by_devices = grouped(found, lambda cost: cost.configuration["devices"])
-    lines = []
-    for devices in sorted(by_devices):
-        of_devices = by_devices[devices]
-        fewest_parts_first = sorted(of_devices, key=lambda cost: (len(WORDS[cost.part]), -cost.ratio.value))
-        words = [cost.words() for cost in fewest_parts_first]
-        words += [workers for cost in of_devices if cost.is_shown and (workers := enough_workers(cost))]
-        device = DEVICE_WORDS[of_devices[0].configuration["device"]]
-        lines.append(f"{counted(devices, device)}: {'; '.join(words)}")
-    return lines
+    by_devices = grouped(all_costs, lambda cost: cost.configuration["devices"])
+    return [_cost_line(devices, by_devices[devices]) for devices in sorted(by_devices)]
 
 
-def as_table(found: Sequence[Cost]) -> pd.DataFrame:
+def _cost_line(devices: int, device_costs: Sequence[PartCost]) -> str:
+    """Return what parts cost on a number of devices, single parts and those with the largest cost first."""
+    ordered = sorted(device_costs, key=lambda cost: (len(WORDS[cost.part]), -cost.ratio.value))
+    words = [cost.words() for cost in ordered]
+    for cost in device_costs:
+        workers = enough_workers(cost)
+        if cost.is_shown and workers:
+            words.append(workers)
+    device = DEVICE_WORDS[device_costs[0].configuration["device"]]
+    return f"{counted(devices, device)}: {'; '.join(words)}"
+
+
+def as_table(all_costs: Sequence[PartCost]) -> pd.DataFrame:
     """Return one row per cost."""
-    return pd.DataFrame(
-        [
-            {
-                "configuration": cost.configuration.words(without=("devices",)),
-                "device": cost.configuration["device"],
-                "devices": cost.configuration["devices"],
-                "without": WORDS[cost.part],
-                "compared_with": NO_LOADING if cost.is_without_loading else ALL_PARTS,
-                "repeats": cost.ratio.repeats,
-                **interval_columns("speedup_without", cost.ratio),
-                **interval_columns("cost_share", cost.share),
-            }
-            for cost in found
-        ]
-    )
+    return pd.DataFrame([_row(cost) for cost in all_costs])
+
+
+def _row(cost: PartCost) -> dict[str, Any]:
+    return {
+        "configuration": cost.configuration.words(without=("devices",)),
+        "device": cost.configuration["device"],
+        "devices": cost.configuration["devices"],
+        "without": WORDS[cost.part],
+        "compared_with": NO_LOADING if cost.is_without_loading else ALL_PARTS,
+        "repeats": cost.ratio.repeats,
+        **interval_columns("speedup_without", cost.ratio),
+        **interval_columns("cost_share", cost.share),
+    }

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 
-from multicard.analysis.ablation import WORTHWHILE, Cost
+from multicard.analysis.ablation import WORTHWHILE, PartCost
 from multicard.analysis.bottlenecks.bottlenecks import Bottleneck
 from multicard.analysis.bottlenecks.options import untried
 from multicard.analysis.choice.advice import Part
@@ -17,7 +17,9 @@ MOST_OPTIONS = 3  # named against one bottleneck
 MOST_NOTICES = 3
 
 
-def part_of(bottleneck: Bottleneck, about: Configuration, measured: Sequence[Configuration], cost: Cost | None) -> Part:
+def part_of(
+    bottleneck: Bottleneck, about: Configuration, measured: Sequence[Configuration], cost: PartCost | None
+) -> Part:
     """Return a bottleneck with what can be done about it; without options where that can gain almost nothing.
 
     `cost`: what it was measured to cost. Where that shows a cost, it counts in place of the share of the step; where

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from multicard.analysis import ablation
-from multicard.analysis.ablation import Cost
+from multicard.analysis.ablation import PartCost
 from multicard.analysis.bottlenecks.bottlenecks import BottleneckReport
 from multicard.analysis.choice.advice import Tile, WordTable
 from multicard.analysis.choice.answers import ChosenSpeedup, best_of_words, speedups, standing
@@ -18,7 +18,7 @@ from multicard.stats.interval import verdict
 SURE = {"more": "Significant", "less": "Significantly slower", "none": "Not significant", "unknown": "No interval"}
 
 
-def tiles(job: Choices, report: BottleneckReport, costs: Mapping[str, Cost], doubt: str) -> list[Tile]:
+def tiles(job: Choices, report: BottleneckReport, costs: Mapping[str, PartCost], doubt: str) -> list[Tile]:
     """Return the fastest configuration, the speed-up, what costs most of the step, and how sure that is.
 
     `report` is about the configuration in question, `costs` has what its parts were measured to cost. Empty for a job
@@ -54,7 +54,7 @@ def _speedup_tile(job: Choices, speedup: ChosenSpeedup) -> Tile:
     return Tile(f"Speed-up of {job.on(devices)} over 1", f"{value}×", notes)
 
 
-def _step_tile(job: Choices, report: BottleneckReport, costs: Mapping[str, Cost]) -> Tile | None:
+def _step_tile(job: Choices, report: BottleneckReport, costs: Mapping[str, PartCost]) -> Tile | None:
     """Return what the largest part of the step costs, as measured, else its share; None where no part is known."""
     devices = job.on(report.configuration["devices"])
     cost = ablation.cost_of_largest_part(costs, report)

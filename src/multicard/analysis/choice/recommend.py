@@ -12,7 +12,7 @@ from pathlib import Path
 import jinja2
 
 from multicard.analysis import ablation
-from multicard.analysis.ablation import ABLATED, Cost
+from multicard.analysis.ablation import ABLATED, PartCost
 from multicard.analysis.bottlenecks.bottlenecks import BottleneckReport, report_of, summary
 from multicard.analysis.choice.advice import JobAdvice, Recommendations
 from multicard.analysis.choice.answers import gains, how_many, joined, speedups, which_configuration
@@ -97,7 +97,7 @@ def _job_advice(
     name: str,
     report: BottleneckReport,
     measured: Sequence[Configuration],
-    costs: Sequence[Cost],
+    costs: Sequence[PartCost],
     not_measured: Sequence[str],
 ) -> JobAdvice:
     """Return the advice for a job.
