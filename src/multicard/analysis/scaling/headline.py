@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import pandas as pd
 
-from multicard.analysis.evidence import Configuration, Evidence
+from multicard.analysis.evidence import Block, Configuration, Evidence
 from multicard.analysis.scaling.speedup import Speedup, implausible, speedups_of
 from multicard.core.text import counted
 from multicard.core.units import SECONDS, number, percent, with_unit
@@ -72,7 +73,8 @@ def _gain_by_devices(configurations: Sequence[Configuration]) -> Headline | None
     words = f"{_count(devices, device)} {value.format(unit='×')}"
     if len(largest) > 1:
         words += f" on average over {len(largest)} configurations ({number(min(times))}× to {number(max(times))}×)"
-    words += f", {implausible(value.value, devices) or f'{percent(value.value / devices)} efficient'}"
+    doubt = implausible(value.value, devices)
+    words += f", {doubt or f'{percent(value.value / devices)} efficient'}"
     if verdict(value) == "none":
         words += ", no difference shown"
     return Headline(words, ("devices",), value)
@@ -93,36 +95,42 @@ def _mean_of(speedups: Sequence[Speedup], times: Sequence[float]) -> Interval | 
     return None if mean is None else Interval(mean, None, None, 0)
 
 
+class _Measured(NamedTuple):
+    """A configuration, its position among all, and its geometric mean speed."""
+
+    position: int
+    configuration: Configuration
+    speed: float
+
+
 def _comparison(configurations: Sequence[Configuration]) -> Headline:
     """Return how the two fastest configurations compare, or the step time if there is nothing to compare."""
-    parameters = pd.DataFrame([dict(configuration.parameters) for configuration in configurations])
-    varied = tuple(configurations[0].workload.varying(parameters, list(parameters)))
-    speeds = [configuration.blocks(configuration.rate) for configuration in configurations]
-    by_steps = not all(speeds)
+    varied = _varied(configurations)
+    speeds = {configuration.key: configuration.blocks(configuration.rate) for configuration in configurations}
+    by_steps = not all(speeds.values())
     if by_steps:
-        speeds = [
-            {block: 1 / step_s for block, step_s in configuration.blocks(STEP_TIME).items()}
-            for configuration in configurations
-        ]
+        speeds = {configuration.key: _steps_per_s(configuration) for configuration in configurations}
     pool = Pool(speeds)
-    means = {index: pool.mean(index) for index in range(len(configurations))}
-    values = {index: mean.value for index, mean in means.items() if mean and mean.value}
-    order = sorted(values, key=values.__getitem__, reverse=True)
-    if not order:
+    fastest_first = _fastest_first(configurations, pool)
+    if not fastest_first:
         return NO_STEP
-    if len(order) == 1 or not varied:
-        return _step_time(configurations, order[0])
-    if len(order) == 2:
-        chosen, base = max(order), min(order)
-        ratio, rank = pool.ratio(chosen, base), ""
+    if len(fastest_first) == 1 or not varied:
+        return _step_time(configurations, fastest_first[0].configuration)
+    ratio: Interval | None
+    if len(fastest_first) == 2:
+        base, chosen = sorted(fastest_first, key=lambda measured: measured.position)
+        ratio = pool.ratio(chosen.configuration.key, base.configuration.key)
+        rank = ""
     else:
-        chosen, base = order[:2]
+        chosen, base = fastest_first[:2]
         # The ratio of the next one to the fastest, whose inverse is shown.
-        [slower] = pool.against_best(chosen, [base], len(order))
-        ratio, rank = slower and slower.map(lambda times: 1 / times), "the fastest, "
+        [slower] = pool.against_best(chosen.configuration.key, [base.configuration.key], len(fastest_first))
+        ratio = slower and slower.map(lambda times: 1 / times)
+        rank = "the fastest, "
     if ratio is None:
         return NO_STEP
-    chosen_name, base_name = (_name(configurations[index], varied) for index in (chosen, base))
+    chosen_name = _name(chosen.configuration, varied)
+    base_name = _name(base.configuration, varied)
     if verdict(ratio) == "none":
         words = f"no difference shown between {chosen_name} and {base_name}: {ratio.format(unit='×')}"
     else:
@@ -131,9 +139,30 @@ def _comparison(configurations: Sequence[Configuration]) -> Headline:
     return Headline(words, varied, ratio)
 
 
-def _step_time(configurations: Sequence[Configuration], index: int) -> Headline:
+def _varied(configurations: Sequence[Configuration]) -> tuple[str, ...]:
+    """Return the parameters in which configurations differ."""
+    parameters = pd.DataFrame([dict(configuration.parameters) for configuration in configurations])
+    return tuple(configurations[0].workload.varying(parameters, list(parameters)))
+
+
+def _steps_per_s(configuration: Configuration) -> dict[Block, float]:
+    return {block: 1 / step_s for block, step_s in configuration.blocks(STEP_TIME).items()}
+
+
+def _fastest_first(configurations: Sequence[Configuration], pool: Pool) -> list[_Measured]:
+    """Return the configurations that have a speed in the pool, by falling speed."""
+    measured = []
+    for position, configuration in enumerate(configurations):
+        mean = pool.mean(configuration.key)
+        if mean and mean.value:
+            measured.append(_Measured(position, configuration, mean.value))
+    return sorted(measured, key=lambda candidate: candidate.speed, reverse=True)
+
+
+def _step_time(configurations: Sequence[Configuration], configuration: Configuration) -> Headline:
     """Return the step time of one configuration, whose interval is by the scatter of all."""
-    step_s = Pool([configuration.blocks(STEP_TIME) for configuration in configurations]).mean(index)
+    pool = Pool({other.key: other.blocks(STEP_TIME) for other in configurations})
+    step_s = pool.mean(configuration.key)
     if step_s is None:
         return NO_STEP
     return Headline(f"{step_s.format(lambda seconds: with_unit(seconds, SECONDS))} per step", (), step_s)

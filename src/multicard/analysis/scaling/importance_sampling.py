@@ -55,17 +55,29 @@ class _Proposal:
     def draw(self, log_likelihood: Callable[[Array], Array], random: np.random.Generator) -> _WeightedDraws:
         """Return draws with the weights w(z) of the module's formula, relative to the largest weight."""
         dimensions = len(self.center)
-        scores = random.standard_normal((DRAWS, dimensions))
-        scores *= np.sqrt(PROPOSAL_FREEDOM / random.chisquare(PROPOSAL_FREEDOM, DRAWS))[:, None]
+        normal = random.standard_normal((DRAWS, dimensions))
+        chi_squares = random.chisquare(PROPOSAL_FREEDOM, DRAWS)
+        scores = normal * np.sqrt(PROPOSAL_FREEDOM / chi_squares)[:, None]
         z = np.clip(self.center + scores @ self.root.T, -FARTHEST, FARTHEST)
-        # Constants of the densities are left out: only ratios of weights count.
-        squares = (scores**2).sum(axis=1)
-        log_proposed = -(PROPOSAL_FREEDOM + dimensions) / 2 * np.log1p(squares / PROPOSAL_FREEDOM)
         log_prior = -(z**2).sum(axis=1) / 2
-        log_weights = log_likelihood(z) + log_prior - log_proposed
+        log_weights = log_likelihood(z) + log_prior - _log_t_density(scores)
         if not np.isfinite(log_weights).any():
             return _WeightedDraws(z, np.zeros(len(z)))
         return _WeightedDraws(z, np.exp(log_weights - log_weights.max()))
+
+
+def _log_t_density(scores: Array) -> Array:
+    """Return the log density of standard t scores, draws × dimensions, but for a constant, which no ratio shows.
+
+    With k degrees of freedom in d dimensions it is −(k + d) / 2 · log(1 + Σ s² / k). With k = 5 and d = 1, a score of
+    √5 has −3 · log 2.
+
+    >>> _log_t_density(np.array([[0.0], [5**0.5]])).round(4).tolist()
+    [-0.0, -2.0794]
+    """
+    dimensions = scores.shape[1]
+    squares = (scores**2).sum(axis=1)
+    return -(PROPOSAL_FREEDOM + dimensions) / 2 * np.log1p(squares / PROPOSAL_FREEDOM)
 
 
 def importance_sample(log_likelihood: Callable[[Array], Array], dimensions: int) -> Array | None:

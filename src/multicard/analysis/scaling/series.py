@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 
 from multicard.analysis.evidence import Configuration, Evidence
-from multicard.analysis.scaling.prediction import Check, Prediction, checks, predict
-from multicard.analysis.scaling.step_model import Point
+from multicard.analysis.scaling.prediction import Prediction, PredictionCheck, checks, predict
+from multicard.analysis.scaling.step_model import ScalingPoint
 from multicard.analysis.scaling.work import is_same_work, samples_per_device, work_of_step
 from multicard.core.text import counted
 from multicard.experiment.machine import Machine
@@ -20,7 +20,6 @@ from multicard.runs.parameters import JobParameters, nested
 VARIED = ("devices", "nodes")
 # The machine for which a predicted configuration is checked: what is predicted need not run here.
 HAS_EVERYTHING = Machine(cpus=1, gpus=8, profilers=()).hypothetical()
-NO_SAMPLES = "the samples of a device in a step are not known, or neither stay nor shrink with the number of devices"
 
 
 @dataclass(frozen=True)
@@ -40,25 +39,32 @@ class Series:
         return self.largest.words(without=VARIED)
 
     @cached_property
-    def points(self) -> list[Point]:
+    def points(self) -> list[ScalingPoint]:
         """The configurations whose time and samples of a step are known, by rising number of devices."""
-        points = []
-        for devices, configuration in sorted(self.configurations.items()):
-            step_s = configuration.blocks("iteration_time_s")
-            samples = samples_per_device(configuration)
-            if not step_s or samples is None:
-                continue
-            parameters = self._parameters(devices)
-            # Where the process that computes also loads, the wait for data is a part of its work.
-            is_loading = parameters is not None and configuration.workload.loads_in_step(parameters)
-            waits_s = {} if is_loading else configuration.blocks("data_s")
-            waited_s = [min(waits_s.get(block, 0.0), seconds) for block, seconds in step_s.items()]
-            devices_per_node = devices // (configuration["nodes"] or 1)
-            points.append(Point(devices, devices_per_node, samples, tuple(step_s.values()), tuple(waited_s)))
-        return points
+        points = [self._point(devices) for devices in sorted(self.configurations)]
+        return [point for point in points if point is not None]
+
+    def _point(self, devices: int) -> ScalingPoint | None:
+        """Return the runs on a number of devices; None if the time or the samples of a step are not known."""
+        configuration = self.configurations[devices]
+        step_s = configuration.blocks("iteration_time_s")
+        samples = samples_per_device(configuration)
+        if not step_s or samples is None:
+            return None
+        parameters = self._parameters(devices)
+        # Where the process that computes also loads, the wait for data is a part of its work.
+        is_loading = parameters is not None and configuration.workload.loads_in_step(parameters)
+        waits_s = {} if is_loading else configuration.blocks("data_s")
+        return ScalingPoint(
+            devices=devices,
+            devices_per_node=devices // (configuration["nodes"] or 1),
+            samples=samples,
+            step_s=tuple(step_s.values()),
+            waited_s=tuple(min(waits_s.get(block, 0.0), seconds) for block, seconds in step_s.items()),
+        )
 
     @cached_property
-    def checks(self) -> list[Check]:
+    def checks(self) -> list[PredictionCheck]:
         """Each measured number of devices beside its prediction from the smaller ones."""
         return checks(self.points)
 
@@ -69,9 +75,12 @@ class Series:
         several nodes.
         """
         reason = self._refusal(devices)
+        if reason:
+            return Prediction(devices, None, reason=reason)
         samples = _per_device({point.devices: point.samples for point in self.points}, devices)
-        if reason or samples is None:
-            return Prediction(devices, None, reason=reason or NO_SAMPLES)
+        if samples is None:
+            reason = "the samples of a device in a step are not known"
+            return Prediction(devices, None, reason=f"{reason}, or neither stay nor shrink with the number of devices")
         devices_per_node = devices
         if self._spans_nodes:
             devices_per_node = min(devices, max(point.devices_per_node for point in self.points))
@@ -79,11 +88,9 @@ class Series:
         if predicted.step_s is None:
             return predicted
         caveat = self._network_caveat(devices)
-        return replace(
-            self._with_rates(predicted),
-            caveats=(*predicted.caveats, *([caveat] if caveat else [])),
-            measured=tuple(point.devices for point in self.points),
-        )
+        caveats = predicted.caveats if caveat is None else (*predicted.caveats, caveat)
+        measured = tuple(point.devices for point in self.points)
+        return replace(self._with_rates(predicted), caveats=caveats, measured=measured)
 
     @property
     def _spans_nodes(self) -> bool:
@@ -108,9 +115,10 @@ class Series:
             return predicted
         predicted_work = predicted_per_device * predicted.devices
         throughput = predicted.step_s.map(lambda seconds: predicted_work / seconds)
-        speedup = None
-        if 1 in work_per_device:
-            speedup = predicted.gain.map(lambda times: times * predicted_work / work_per_device[1])
+        work_on_one_device = work_per_device.get(1)
+        if work_on_one_device is None:
+            return replace(predicted, throughput=throughput)
+        speedup = predicted.gain.map(lambda gain: gain * predicted_work / work_on_one_device)
         return replace(predicted, throughput=throughput, speedup=speedup)
 
     def _refusal(self, devices: int) -> str | None:
@@ -145,43 +153,47 @@ class Series:
             return None
 
 
-class _Key(NamedTuple):
+class _SeriesKey(NamedTuple):
     """What the configurations of a series have in common."""
 
-    parameters: tuple[tuple[str, Any], ...]  # without the varied ones and the method
-    machine: str | None  # whatever part of it a job was given
-    software: str | None  # whichever profiler observed the run
-    method: Any  # strategy, or technique
+    # Parameters without the varied ones and the method.
+    parameters: tuple[tuple[str, Any], ...]
+    # The machine, whatever part of it a job was given.
+    machine: str | None
+    # The versions, whichever profiler observed the run.
+    software: str | None
+    # Strategy, or technique.
+    method: Any
 
 
 def series(evidence: Evidence) -> list[Series]:
     """Sort configurations into series; one on one device joins the series of each strategy whose baseline it is."""
-    groups: dict[_Key, dict[int, Configuration]] = defaultdict(dict)
+    groups: dict[_SeriesKey, dict[int, Configuration]] = defaultdict(dict)
     for configuration in evidence.configurations:
         if configuration.completed:
-            groups[_key(configuration)].setdefault(configuration["devices"], configuration)
-    joined: dict[_Key, Series] = {}
-    baselines: set[_Key] = set()
+            groups[_series_key(configuration)].setdefault(configuration["devices"], configuration)
+    all_series: dict[_SeriesKey, Series] = {}
+    baselines: set[_SeriesKey] = set()
     for key, configurations in groups.items():
         baseline = _baseline(key, groups)
         if baseline is not None:
             baselines.add(baseline)
-            configurations = {**configurations, 1: configurations.get(1, groups[baseline][1])}
-        joined[key] = Series(configurations)
+            on_one_device = configurations.get(1, groups[baseline][1])
+            configurations = {**configurations, 1: on_one_device}
+        all_series[key] = Series(configurations)
     # A baseline alone is no series of its own: it is a part of others.
-    return [found for key, found in joined.items() if key not in baselines or len(found.configurations) > 1]
+    return [member for key, member in all_series.items() if key not in baselines or len(member.configurations) > 1]
 
 
-def _key(configuration: Configuration) -> _Key:
+def _series_key(configuration: Configuration) -> _SeriesKey:
     method = configuration.workload.method
-    parameters = tuple(
-        (name, value) for name, value in configuration.parameters.items() if name not in (*VARIED, method)
-    )
+    not_common = {*VARIED, method}
+    parameters = tuple((name, value) for name, value in configuration.parameters.items() if name not in not_common)
     provenance = configuration.provenance
-    return _Key(parameters, provenance.kind, provenance.software, configuration[method])
+    return _SeriesKey(parameters, provenance.kind, provenance.software, configuration[method])
 
 
-def _baseline(key: _Key, groups: Mapping[_Key, Mapping[int, Configuration]]) -> _Key | None:
+def _baseline(key: _SeriesKey, groups: Mapping[_SeriesKey, Mapping[int, Configuration]]) -> _SeriesKey | None:
     """Return the group of another method whose run on one device is the baseline of a group; None without one."""
     configurations = groups[key]
     if max(configurations) == 1:
@@ -205,10 +217,11 @@ def _per_device(amounts: Mapping[int, float], devices: int) -> float | None:
     """
     if not amounts:
         return None
-    most = max(amounts)
-    if is_same_work(list(amounts.values()), amounts[most]):
-        return amounts[most]
-    together = [amount * count for count, amount in amounts.items()]
-    if is_same_work(together, amounts[most] * most):
-        return amounts[most] * most / devices
+    most_devices = max(amounts)
+    last_amount = amounts[most_devices]
+    if is_same_work(list(amounts.values()), last_amount):
+        return last_amount
+    totals = [amount * count for count, amount in amounts.items()]
+    if is_same_work(totals, last_amount * most_devices):
+        return last_amount * most_devices / devices
     return None

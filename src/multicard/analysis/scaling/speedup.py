@@ -1,6 +1,5 @@
 """Speed-ups of configurations over a baseline on one device, how they scale, and when a speed-up is implausible."""
 
-from collections import defaultdict
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,6 +8,7 @@ from typing import NamedTuple
 from multicard.analysis.evidence import Configuration, configurations_in
 from multicard.analysis.scaling.work import is_same_work, work_of_step
 from multicard.analysis.scenario_tables import ScenarioTables
+from multicard.core.grouping import grouped
 from multicard.core.units import percent
 from multicard.stats.interval import Interval
 from multicard.stats.pool import Pool
@@ -27,7 +27,8 @@ class Speedup:
     """A configuration beside its baseline on one device."""
 
     configuration: Configuration
-    baseline: Configuration | None  # None if none completed
+    # None if none completed.
+    baseline: Configuration | None
     # Geometric mean over the blocks of repeats; None without a baseline, or without rates.
     mean: Interval | None
     # How configurations that differ in their devices scale: `strong`, `weak` or `unknown`.
@@ -90,22 +91,11 @@ def implausible(speedup: float, devices: int) -> str | None:
     return f"{percent(efficiency)} efficient: {how}; check that both sides do the same work"
 
 
-class _Member(NamedTuple):
-    """A configuration, and its index in the pool of all that are compared."""
-
-    pool_index: int
-    configuration: Configuration
-
-    @property
-    def is_measured(self) -> bool:
-        return bool(self.configuration.blocks(self.configuration.rate))
-
-
 class _Pair(NamedTuple):
     """A configuration with its baseline."""
 
-    member: _Member
-    baseline: _Member | None
+    configuration: Configuration
+    baseline: Configuration | None
 
 
 def speedups_of(configurations: Sequence[Configuration]) -> list[Speedup]:
@@ -114,40 +104,52 @@ def speedups_of(configurations: Sequence[Configuration]) -> list[Speedup]:
     A baseline differs at most in `BASELINE_DIFFERS`. Intervals are by the scatter of all that are given, such as those
     of a scenario, or of a job on one kind of machine.
     """
-    pool = Pool([configuration.blocks(configuration.rate) for configuration in configurations])
-    families: dict[Hashable, list[_Member]] = defaultdict(list)
-    for index, configuration in enumerate(configurations):
-        families[configuration.rest(BASELINE_DIFFERS)].append(_Member(index, configuration))
-    speedups: dict[int, Speedup] = {}
+    pool = Pool({configuration.key: configuration.blocks(configuration.rate) for configuration in configurations})
+    families = grouped(configurations, lambda configuration: configuration.rest(BASELINE_DIFFERS))
+    speedups: dict[Hashable, Speedup] = {}
     for family in families.values():
         pairs = _pairs(family)
         scaling = _scaling(pairs)
-        counts = {member.configuration["devices"] for member in family if member.is_measured}
-        for member, baseline in pairs:
-            mean = None if baseline is None else pool.ratio(member.pool_index, baseline.pool_index)
-            speedups[member.pool_index] = Speedup(
-                member.configuration, baseline and baseline.configuration, mean, scaling, len(counts) > 1
+        device_counts = {configuration["devices"] for configuration in family if _is_measured(configuration)}
+        for configuration, baseline in pairs:
+            speedups[configuration.key] = Speedup(
+                configuration=configuration,
+                baseline=baseline,
+                mean=None if baseline is None else pool.ratio(configuration.key, baseline.key),
+                scaling=scaling,
+                has_efficiency=len(device_counts) > 1,
             )
-    return [speedups[index] for index in range(len(configurations))]
+    return [speedups[configuration.key] for configuration in configurations]
 
 
-def _pairs(family: Sequence[_Member]) -> list[_Pair]:
+def _is_measured(configuration: Configuration) -> bool:
+    return bool(configuration.blocks(configuration.rate))
+
+
+def _pairs(family: Sequence[Configuration]) -> list[_Pair]:
     """Find the baseline of each of some configurations that differ at most in `BASELINE_DIFFERS`.
 
     It is the one that the workload prefers, such as the strategy `single`, of those that were measured on one device.
     """
-    workload = family[0].configuration.workload
+    workload = family[0].workload
     on_one_device = {
-        member.configuration[workload.method]: member
-        for member in family
-        if member.is_measured and member.configuration["devices"] == 1
+        configuration[workload.method]: configuration
+        for configuration in family
+        if _is_measured(configuration) and configuration["devices"] == 1
     }
     pairs = []
-    for member in family:
-        methods = workload.baselines(member.configuration[workload.method])
-        baseline = next((on_one_device[method] for method in methods if method in on_one_device), None)
-        pairs.append(_Pair(member, baseline))
+    for configuration in family:
+        methods = workload.baselines(configuration[workload.method])
+        baselines = [on_one_device[method] for method in methods if method in on_one_device]
+        pairs.append(_Pair(configuration, baselines[0] if baselines else None))
     return pairs
+
+
+class _WorkGrowth(NamedTuple):
+    """How many times the work of a step on one device a step on several devices has."""
+
+    times: float
+    devices: int
 
 
 def _scaling(pairs: Sequence[_Pair]) -> str:
@@ -156,22 +158,23 @@ def _scaling(pairs: Sequence[_Pair]) -> str:
     Vision runs state it, and LLM runs always scale weakly. Of scripts the work of a step over the baseline's decides:
     `strong` where it stays the same, `weak` where it grows with the devices, else `unknown`.
     """
-    first = pairs[0].member.configuration
+    first = pairs[0].configuration
     if not first.workload.is_user_program:
         return first["scaling"] or "weak"
-    growth: list[tuple[float, int]] = []
-    for member, baseline in pairs:
-        configuration = member.configuration
+    growths: list[_WorkGrowth] = []
+    for configuration, baseline in pairs:
         if configuration["devices"] == 1 or not configuration.completed:
             continue
         work = work_of_step(configuration)
-        baseline_work = None if baseline is None else work_of_step(baseline.configuration)
+        baseline_work = None if baseline is None else work_of_step(baseline)
         if work is None or baseline_work is None:
             return "unknown"
-        growth.append((work / baseline_work, configuration["devices"]))
-    if growth and all(is_same_work(times, 1) for times, _ in growth):
+        growths.append(_WorkGrowth(work / baseline_work, configuration["devices"]))
+    if not growths:
+        return "unknown"
+    if all(is_same_work(growth.times, 1) for growth in growths):
         return "strong"
-    if growth and all(is_same_work(times, devices) for times, devices in growth):
+    if all(is_same_work(growth.times, growth.devices) for growth in growths):
         return "weak"
     return "unknown"
 

@@ -89,17 +89,21 @@ def draw_loading(points: Sequence[ScalingPoint], target: Target, prior: ScalingP
     The runs where ranks waited measure it. The other ones limit it: there it took no longer than the step.
     """
     waiting = [point for point in points if point.is_waiting]
+    limiting = [point for point in points if not point.is_waiting]
     if not waiting:
         return None
-    limiting = [point for point in points if not point.is_waiting]
-    limits = None
-    if limiting:
-        limits = np.log([np.mean(point.step_s) * (1 + SAME_TIME) for point in limiting])
     curve = _LoadingCurve([*waiting, target, *limiting])
-    devices = np.array([*(point.devices for point in waiting), target.devices])
-    doublings = np.log2(devices / devices[0])
     repeats = [np.array(point.step_s) for point in waiting]
-    return draw_posterior(repeats, curve.log_times, [doublings], curve.dimensions, prior, limits)
+    doublings = _doublings([*waiting, target])
+    limits = [np.mean(point.step_s) * (1 + SAME_TIME) for point in limiting]
+    log_limits = np.log(limits) if limits else None
+    return draw_posterior(repeats, curve.log_times, [doublings], curve.dimensions, prior, log_limits)
+
+
+def _doublings(steps: Sequence[ScalingPoint | Target]) -> Array:
+    """Return how often the devices of the first step double up to those of each."""
+    devices = np.array([step.devices for step in steps], dtype=float)
+    return np.log2(devices / devices[0])
 
 
 class _LoadingCurve:
@@ -119,17 +123,15 @@ class _LoadingCurve:
     dimensions = 1
 
     def __init__(self, steps: Sequence[ScalingPoint | Target]) -> None:
-        self._log_samples: Array = np.log(np.array([step.samples for step in steps], dtype=float))
-        self._log_sharing: Array = np.log(np.array([step.devices_per_node for step in steps], dtype=float))
+        samples = [step.samples for step in steps]
+        sharing = [step.devices_per_node for step in steps]
+        self._log_samples: Array = np.log(np.array(samples, dtype=float))
+        self._log_sharing: Array = np.log(np.array(sharing, dtype=float))
 
     def log_times(self, z: Array) -> Array:
         """Return log times but for their level, draws × steps."""
-        shared = np.sin(np.pi / 2 * ndtr(z[:, :1])) ** 2
+        shared = np.sin(np.pi / 2 * ndtr(z)) ** 2
         return self._log_samples + shared * self._log_sharing
-
-
-# Columns of the standard normal numbers z that a `_BusyCurve` depends on. Only one of the last two is there, if any.
-_GROWTH, _EXPONENT, _FIXED_SHARE, _HIDDEN = slice(0, 1), slice(1, 2), slice(2, 3), slice(2, 3)
 
 
 class _BusyCurve:
@@ -151,12 +153,15 @@ class _BusyCurve:
         steps: list[ScalingPoint | Target] = [*points, target]
         self._prior = prior
         self._devices: Array = np.array([step.devices for step in steps], dtype=float)
+        self._doublings = _doublings(steps)
         self._samples: Array = np.array([step.samples for step in steps]) / points[0].samples
         self._samples_vary = not is_same_work(self._samples, 1.0)
         # Hidden communication is a share of a step that does not shrink with the devices.
         self._hides = len(points) < SHOWING_HIDDEN and not self._samples_vary
-        # The prior's growth is a share of a step. Where steps shrink, it is one between the first and the shortest.
-        self._usual_growth = prior.growth * (np.sqrt(self._samples.min()) if self._samples_vary else 1.0)
+        self._usual_growth = prior.growth
+        if self._samples_vary:
+            # The prior's growth is a share of a step: here of one between the first and the shortest.
+            self._usual_growth = prior.growth * np.sqrt(self._samples.min())
 
     @property
     def dimensions(self) -> int:
@@ -166,36 +171,47 @@ class _BusyCurve:
     @property
     def coordinates(self) -> list[Array]:
         """Doublings of the devices, and of the samples of a device if these vary: the walk deviates in both."""
-        doublings = [np.log2(self._devices / self._devices[0])]
-        return [*doublings, np.log2(self._samples)] if self._samples_vary else doublings
+        if self._samples_vary:
+            return [self._doublings, np.log2(self._samples)]
+        return [self._doublings]
 
     def log_times(self, z: Array) -> Array:
         """Return log times, draws × (points, target)."""
-        compute = self._compute(z)
-        times = compute + self._growth(z)
+        # The third column is of the fixed share or of hidden communication, which never occur together.
+        growth_scores = z[:, 0:1]
+        exponent_scores = z[:, 1:2]
+        last_scores = z[:, 2:3]
+        compute = self._compute(last_scores)
+        times = compute + self._growth(growth_scores, exponent_scores)
         if self._hides:
-            exposed = self._communication(z) - HIDEABLE * compute
+            exposed = self._communication(last_scores) - HIDEABLE * compute
             times = times + np.maximum(0.0, exposed)
         return np.log(np.maximum(times, SHORTEST))
 
-    def _compute(self, z: Array) -> Array:
+    def _compute(self, scores: Array) -> Array:
         """Return C, times that grow with the samples of a device, but for a fixed share."""
         if not self._samples_vary:
             return np.ones_like(self._devices)
-        share = self._usual_growth * np.exp(self._prior.growth_spread * z[:, _FIXED_SHARE])
+        share = _log_normal(self._usual_growth, self._prior.growth_spread, scores)
         fixed = np.minimum(1.0, share)
         return fixed + (1 - fixed) * self._samples
 
-    def _growth(self, z: Array) -> Array:
+    def _growth(self, scores: Array, exponent_scores: Array) -> Array:
         """Return G, the time that more devices than on the first point add."""
-        first_doubling = self._usual_growth * np.exp(self._prior.growth_spread * z[:, _GROWTH])
-        exponent = LOWEST_EXPONENT + (HIGHEST_EXPONENT - LOWEST_EXPONENT) * ndtr(z[:, _EXPONENT])
+        first_doubling = _log_normal(self._usual_growth, self._prior.growth_spread, scores)
+        # Any exponent of the range is as likely as any other.
+        exponent = LOWEST_EXPONENT + (HIGHEST_EXPONENT - LOWEST_EXPONENT) * ndtr(exponent_scores)
         return first_doubling * growth(self._devices / self._devices[0], exponent)
 
-    def _communication(self, z: Array) -> Array:
+    def _communication(self, scores: Array) -> Array:
         """Return H, the time of a ring, by that of two devices; backward passes may hide it."""
-        between_two_devices = self._prior.hidden * np.exp(self._prior.hidden_spread * z[:, _HIDDEN])
+        between_two_devices = _log_normal(self._prior.hidden, self._prior.hidden_spread, scores)
         return between_two_devices * 2 * (1 - 1 / self._devices)
+
+
+def _log_normal(median: float, spread: float, scores: Array) -> Array:
+    """Return log-normal numbers for standard normal scores; `spread` is the standard deviation of their logarithm."""
+    return median * np.exp(spread * scores)
 
 
 def growth(times: Array, exponent: Array) -> Array:
