@@ -11,7 +11,7 @@ from pathlib import Path
 
 from multicard.experiment.load import read_experiment
 from multicard.search.core import Search
-from multicard.search.scenario import Result, ScenarioSpace
+from multicard.search.scenario import RunResult, ScenarioSpace
 from multicard.stats.interval import Interval
 from multicard.stats.pool import geometric_mean_interval, ratio_of
 from multicard.stats.samples import geometric_mean
@@ -27,7 +27,7 @@ def main() -> None:
     arguments = parser.parse_args()
     experiment = read_experiment(arguments.config)
     space = ScenarioSpace(experiment, next(iter(experiment.scenarios)), "throughput")
-    results: dict[tuple[str, int], Result] = {
+    results: dict[tuple[str, int], RunResult] = {
         (key, run.parameters.repeat): space.result(run) for key, runs in space.repeats.items() for run in runs
     }
     whole_s = sum(each.cost_s for each in results.values())

@@ -14,7 +14,7 @@ from multicard.cli import main, tune
 from multicard.experiment.load import check
 from multicard.experiment.runs import expand_scenario
 from multicard.experiment.workload import WORKLOADS, Resources
-from multicard.search.scenario import Result, ScenarioSpace
+from multicard.search.scenario import RunResult, ScenarioSpace
 
 CONFIG: dict[str, Any] = {
     "results": "results",
@@ -52,11 +52,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             (target.parents[1] / "run.json").touch()
         return True
 
-    def result(_space: ScenarioSpace, run: Any) -> Result:
+    def result(_space: ScenarioSpace, run: Any) -> RunResult:
         p = run.parameters
         if p.threads == 2:
-            return Result(None, "out_of_memory", 5.0, False)
-        return Result(SPEED[p.layout, p.fused_optimizer] + p.repeat, "completed", 60.0, False)
+            return RunResult(None, "out_of_memory", 5.0, False)
+        return RunResult(SPEED[p.layout, p.fused_optimizer] + p.repeat, "completed", 60.0, False)
 
     monkeypatch.setattr("multicard.cli._pipeline.run_pipeline", make)
     monkeypatch.setattr(ScenarioSpace, "result", result)
@@ -118,10 +118,10 @@ def test_what_is_left_out_is_not_begun_with(
 def test_a_configuration_of_which_a_repeat_failed_is_named(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def result(_space: ScenarioSpace, run: Any) -> Result:
+    def result(_space: ScenarioSpace, run: Any) -> RunResult:
         p = run.parameters
         lost = p.layout == "nhwc" and p.repeat == 2
-        return Result(None if lost else SPEED[p.layout, False], "timed_out" if lost else "completed", 60.0, False)
+        return RunResult(None if lost else SPEED[p.layout, False], "timed_out" if lost else "completed", 60.0, False)
 
     monkeypatch.setattr(ScenarioSpace, "result", result)
     Path("config.yaml").write_text(yaml.safe_dump(changed(vary={"layout": ["nchw", "nhwc"]})))
@@ -187,12 +187,12 @@ def batches(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     config = BATCHES | {"scenarios": {"formats": CONFIG["scenarios"]["formats"] | {"vary": {"layout": ["nchw"]}}}}
     (folder / "config.yaml").write_text(yaml.safe_dump(config))
 
-    def result(_space: ScenarioSpace, run: Any) -> Result:
+    def result(_space: ScenarioSpace, run: Any) -> RunResult:
         size = run.parameters.batch_size
         if size > 100:
-            return Result(None, "out_of_memory", 5.0, False)
+            return RunResult(None, "out_of_memory", 5.0, False)
         rate = size / (0.1 + 0.01 * size) * (1 + 0.001 * run.parameters.repeat)
-        return Result(rate, "completed", 60.0, False, size * 1e7)
+        return RunResult(rate, "completed", 60.0, False, size * 1e7)
 
     monkeypatch.setattr(ScenarioSpace, "result", result)
     monkeypatch.setattr(ScenarioSpace, "on_gpus", True)
@@ -250,9 +250,9 @@ def test_another_failure_ends_the_search_with_one_line_after_what_was_found(
 ) -> None:
     found = ScenarioSpace.result
 
-    def result(space: ScenarioSpace, run: Any) -> Result:
+    def result(space: ScenarioSpace, run: Any) -> RunResult:
         if run.parameters.batch_size > 40:
-            return Result(None, "timed_out", 60.0, False, reason="no end after 1 min")
+            return RunResult(None, "timed_out", 60.0, False, reason="no end after 1 min")
         return found(space, run)
 
     monkeypatch.setattr(ScenarioSpace, "result", result)

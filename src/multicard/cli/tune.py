@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from multicard.experiment.runs import Run
     from multicard.search.core import Search
     from multicard.search.scenario import ScenarioSpace
-    from multicard.search.session import Session
+    from multicard.search.session import SearchLog
     from multicard.search.variation import AutoBatch
 
 GOALS = ("throughput", "iteration_time")
@@ -99,11 +99,11 @@ def run(arguments: argparse.Namespace) -> None:
     def make(runs: "Sequence[Run]") -> None:
         _make(space, runs, config_path, arguments.profile)
 
-    session = run_search(search, space, make, lambda line: print(line, flush=True))
-    if search.best is not None or not session.failure:
-        _conclude(search, space, session, config_path, results)
-    if session.failure:
-        raise UserError(session.failure)
+    log = run_search(search, space, make, lambda line: print(line, flush=True))
+    if search.best is not None or not log.failure:
+        _conclude(search, space, log, config_path, results)
+    if log.failure:
+        raise UserError(log.failure)
 
 
 def _chosen_scenario(experiment: "Experiment", stated: str | None) -> str:
@@ -164,7 +164,7 @@ def _make(space: "ScenarioSpace", runs: "Sequence[Run]", config: Path, profile: 
         raise UserError(f"{missing[0]}: failed; see Snakemake's messages above. To continue, run this again")
 
 
-def _conclude(search: "Search[str]", space: "ScenarioSpace", session: "Session", config: Path, results: Path) -> None:
+def _conclude(search: "Search[str]", space: "ScenarioSpace", log: "SearchLog", config: Path, results: Path) -> None:
     """Print the best configuration and the cost of finding it, and draw the search.
 
     `results`: where the figure and its table go, without a suffix.
@@ -178,7 +178,7 @@ def _conclude(search: "Search[str]", space: "ScenarioSpace", session: "Session",
     from multicard.search.batch import BatchSearch
     from multicard.search.conclusion import batch_lines, best_lines, cost_line, memory_by_configuration
 
-    trials = session.trials
+    trials = log.trials
     decision = space.decide(search)
     if decision is None:
         raise UserError(
@@ -187,7 +187,7 @@ def _conclude(search: "Search[str]", space: "ScenarioSpace", session: "Session",
         )
     best = decision.best
     if isinstance(search, BatchSearch):
-        # Of the batches that fit, the fastest at least is within the tolerance of itself.
+        # The fastest batch is within the tolerance of itself, so that at least one pays if any fits.
         best = search.pays or best
         print(*batch_lines(search, space.format, memory_by_configuration(space, trials)), sep="\n")
     else:

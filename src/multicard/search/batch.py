@@ -7,7 +7,7 @@ Sizes are tried one after the other:
 2. Sizes between the largest that fits and the smallest that does not, by bisection. Between two doublings lie steps of
    an eighth of the smaller one, so 64 is followed by 72, 80, … 128.
 3. Sizes between those that ran, until none may be faster than the fastest by more than `RESOLUTION` and than noise
-   explains (`batch_sizes.upper_bound`). Nothing is promised of a batch that is far faster than those beside it.
+   explains (`CurveSegment.upper_bound`). Nothing is promised of a batch that is far faster than those beside it.
 4. Halves of the smallest, while that may pay.
 
 In between, repeats run of what is undecided by the interval of its ratio to the fastest, and of what may be faster than
@@ -20,8 +20,8 @@ from collections.abc import Sequence
 from functools import cached_property
 
 from multicard.core.layout import OUTCOMES
-from multicard.search.batch_sizes import CurvePoint, doublings, upper_bound
-from multicard.search.core import REACH, Attempts, Search
+from multicard.search.batch_sizes import CurvePoint, doublings, segments
+from multicard.search.core import LARGEST_RESERVE, REACH, Attempts, Search
 from multicard.search.space import Key, Space
 from multicard.stats.interval import Interval
 from multicard.stats.pool import Pool
@@ -34,15 +34,12 @@ RESOLUTION = 0.01
 LEAST_REPEATS, MOST_REPEATS = 3, 5
 # Where memory is not to be filled, doubling ends after so many doublings that gained less than the tolerance.
 FLAT_DOUBLINGS = 2
-# Part of the budget that may be reserved for repeats.
-LARGEST_RESERVE = 1 / 3
-FITS, TOO_LARGE = "completed", "out_of_memory"
 
 
 class BatchSearch(Search[Key]):
     """A search for the largest batch that fits and for the smallest that pays; values are throughputs."""
 
-    fatal = frozenset(OUTCOMES) - {FITS, TOO_LARGE}
+    fatal = frozenset(OUTCOMES) - {"completed", "out_of_memory"}
 
     def __init__(
         self, space: Space[Key], start: int, fills: bool, budget: float = math.inf, repeats: int = MOST_REPEATS
@@ -53,22 +50,25 @@ class BatchSearch(Search[Key]):
         """
         super().__init__(space, True, repeats, budget)
         [values] = space.parameters.values()
-        sizes = {key: values[level] for (level,), key in space.configurations.items()}
+        sizes: dict[Key, int] = {key: values[level] for (level,), key in space.configurations.items()}
         # Batch sizes by configuration, in rising order.
-        self.size: dict[Key, int] = dict(sorted(sizes.items(), key=lambda item: item[1]))
-        self._start, self._fills = start, fills
+        self.size = {key: sizes[key] for key in sorted(sizes, key=sizes.__getitem__)}
+        self._start = start
+        self._fills = fills
 
     # What is known so far -------------------------------------------------------------------------------------------
 
     @property
     def too_large(self) -> Key | None:
         """The smallest batch that ran out of memory, in one of its runs."""
-        return next((key for key in self.size if key in self.tried and self.tried[key].failed), None)
+        too_large = [key for key in self.size if key in self.tried and self.tried[key].failed]
+        return too_large[0] if too_large else None
 
     @property
     def fitting(self) -> list[Key]:
         """Batches that fit, in rising order: they ran, and no smaller one ran out of memory."""
-        too_large, completed = self.too_large, self.completed
+        completed = self.completed
+        too_large = self.too_large
         limit = math.inf if too_large is None else self.size[too_large]
         return [key for key, size in self.size.items() if key in completed and size < limit]
 
@@ -80,7 +80,8 @@ class BatchSearch(Search[Key]):
     @property
     def pays(self) -> Key | None:
         """The smallest batch whose throughput is within the tolerance of the fastest's; None if none fits."""
-        return next((key for key, ratio in self.ratios().items() if ratio.value >= 1 - TOLERANCE), None)
+        within_tolerance = [key for key, ratio in self.ratios().items() if ratio.value >= 1 - TOLERANCE]
+        return within_tolerance[0] if within_tolerance else None
 
     @property
     def unfinished(self) -> bool:
@@ -89,17 +90,19 @@ class BatchSearch(Search[Key]):
 
     def ratios(self) -> dict[Key, Interval]:
         """Return the throughput of each batch that fits relative to the fastest, by rising size."""
-        fitting, best, completed = self.fitting, self.best, self.completed
+        completed = self.completed
+        fitting = self.fitting
+        best = self.best
         if best is None:
             return {}
-        pool = Pool([completed[key] for key in fitting])
+        pool = Pool({key: completed[key] for key in fitting})
         ratios: dict[Key, Interval] = {}
-        for index, key in enumerate(fitting):
+        for key in fitting:
             if key == best:
                 ratios[key] = Interval(1.0, 1.0, 1.0, len(completed[key]))
                 continue
             # Batches that fit have throughputs above zero, so that none lacks a ratio.
-            ratio = pool.ratio(index, fitting.index(best), 1 - TOLERANCE, single=True)
+            ratio = pool.ratio(key, best, 1 - TOLERANCE, single=True)
             if ratio is not None:
                 ratios[key] = ratio
         return ratios
@@ -107,14 +110,16 @@ class BatchSearch(Search[Key]):
     def is_within_tolerance(self, ratio: Interval) -> bool | None:
         """Return whether a ratio to the fastest is shown to be within the tolerance; None if that is undecided.
 
-        A ratio of single runs has no interval, and is as uncertain as usual.
+        The ratio of single runs has no interval: it is assumed to be uncertain by the noise of two runs, √2 σ.
         """
         reach = REACH * self.noise * math.sqrt(2)
         low = ratio.value * math.exp(-reach) if ratio.low is None else ratio.low
         high = ratio.value * math.exp(reach) if ratio.high is None else ratio.high
         if low >= 1 - TOLERANCE:
             return True
-        return False if high < 1 - TOLERANCE else None
+        if high < 1 - TOLERANCE:
+            return False
+        return None
 
     # How it decides -------------------------------------------------------------------------------------------------
 
@@ -126,23 +131,28 @@ class BatchSearch(Search[Key]):
     def _new_configurations(self, keep_reserve: bool) -> list[Key]:
         """Return the next batch size, and count it as tried.
 
-        None if no further one would tell more or the budget is spent; where nothing of it is reserved, that is why
-        `stopped_trying`. Repeats may show that a batch does not fit after all, or that a smaller one may pay.
+        There is none if no further one would tell more or the budget is spent; where nothing of it is reserved, that is
+        why `stopped_trying`. Repeats may show that a batch does not fit after all, or that a smaller one may pay.
         """
         key = self._next_size()
+        if key is not None and self._is_affordable(key, keep_reserve):
+            self.tried[key] = Attempts()
+            return [key]
+        if not keep_reserve:
+            if key is None:
+                self.stopped_trying = self._why_finished()
+            else:
+                self.stopped_trying = f"the budget is spent; next is {self.size[key]}"
+        return []
+
+    def _is_affordable(self, key: Key, keep_reserve: bool) -> bool:
+        """True if the budget pays the run of a batch and, if asked for, the reserve for repeats; so does the first."""
+        if not self.spent:
+            return True
         reserve = 0.0
         if keep_reserve:
             reserve = min(LARGEST_RESERVE * self.budget, self._reserved_runs() * self.typical_cost)
-        if key is not None:
-            is_affordable = self.spent + self._expected_cost(self.size[key]) <= self.budget - reserve
-            if is_affordable or not self.spent:
-                self.tried[key] = Attempts()
-                return [key]
-        if not keep_reserve:
-            self.stopped_trying = (
-                self._why_finished() if key is None else f"the budget is spent; next is {self.size[key]}"
-            )
-        return []
+        return self.spent + self._expected_cost(self.size[key]) <= self.budget - reserve
 
     def _next_size(self) -> Key | None:
         """Return the next batch to try; None if a further one would not tell more."""
@@ -151,18 +161,23 @@ class BatchSearch(Search[Key]):
         fitting = self.fitting
         if not fitting:
             return self._next_smaller(self.too_large)
-        proposals = (self._toward_the_limit, self._between_neighbours, self._half_that_may_pay)
-        return next((key for propose in proposals if (key := propose(fitting)) is not None), None)
+        for propose in (self._toward_the_limit, self._between_neighbours, self._half_that_may_pay):
+            key = propose(fitting)
+            if key is not None:
+                return key
+        return None
 
     def _toward_the_limit(self, fitting: Sequence[Key]) -> Key | None:
         """Return the batch halfway to the one that does not fit, or the next doubling if all fit so far."""
-        largest, too_large = fitting[-1], self.too_large
+        largest = fitting[-1]
+        too_large = self.too_large
         if too_large is not None:
             between = self._allowed_between(largest, too_large)
             return between[len(between) // 2] if between else None
         if not self._fills and self._is_flat():
             return None
-        return next((key for key in self._doublings if self.size[key] > self.size[largest]), None)
+        larger = [key for key in self._doublings if self.size[key] > self.size[largest]]
+        return larger[0] if larger else None
 
     def _between_neighbours(self, fitting: Sequence[Key]) -> Key | None:
         """Return a batch between two that fit which may be faster than the fastest; None if none may.
@@ -172,15 +187,14 @@ class BatchSearch(Search[Key]):
         curve = [CurvePoint(math.log(self.size[key]), self._score(key)) for key in fitting]
         fastest = max(point.throughput for point in curve)
         # What noise alone makes seem possible is worth no run.
-        highest = fastest + max(RESOLUTION, REACH * self.noise)
+        highest_bound = fastest + max(RESOLUTION, REACH * self.noise)
         chosen = None
-        for left, (smaller, larger) in enumerate(itertools.pairwise(fitting)):
+        for segment, (smaller, larger) in zip(segments(curve), itertools.pairwise(fitting), strict=True):
             between = self._allowed_between(smaller, larger)
-            if not between:
-                continue
-            bounds = [upper_bound(curve, left, math.log(self.size[key])) for key in between]
-            if max(bounds) > highest:
-                highest = max(bounds)
+            bounds = [segment.upper_bound(math.log(self.size[key])) for key in between]
+            bound = max(bounds, default=-math.inf)
+            if bound > highest_bound:
+                highest_bound = bound
                 chosen = between[len(between) // 2]
         return chosen
 
@@ -192,10 +206,11 @@ class BatchSearch(Search[Key]):
         return self._next_smaller(smallest)
 
     def _next_smaller(self, key: Key | None) -> Key | None:
-        """Return the next smaller doubling."""
+        """Return the next smaller doubling; None without one."""
         if key is None:
             return None
-        return next((other for other in reversed(self._doublings) if self.size[other] < self.size[key]), None)
+        smaller = [other for other in self._doublings if self.size[other] < self.size[key]]
+        return smaller[-1] if smaller else None
 
     def _allowed_between(self, smaller: Key, larger: Key) -> list[Key]:
         first, last = self._allowed.index(smaller), self._allowed.index(larger)
@@ -232,22 +247,26 @@ class BatchSearch(Search[Key]):
 
         It is that of the nearest size if the line falls.
         """
-        nearest = sorted(self.completed, key=lambda key: abs(self.size[key] - size))[:2]
-        if not nearest:
+        by_distance = sorted(self.completed, key=lambda key: abs(self.size[key] - size))
+        if not by_distance:
             return 0.0
-        costs = [self.tried[key].cost for key in nearest]
-        sizes = [self.size[key] for key in nearest]
+        nearest = by_distance[0]
+        nearest_size = self.size[nearest]
+        nearest_cost = self.tried[nearest].cost
         slope = 0.0
-        if len(nearest) == 2:
-            slope = max(0.0, (costs[0] - costs[1]) / (sizes[0] - sizes[1]))
-        return max(0.0, costs[0] + slope * (size - sizes[0]))
+        if len(by_distance) > 1:
+            second = by_distance[1]
+            rise = (nearest_cost - self.tried[second].cost) / (nearest_size - self.size[second])
+            slope = max(0.0, rise)
+        return max(0.0, nearest_cost + slope * (size - nearest_size))
 
     def _to_repeat(self) -> Sequence[Key]:
         """Return the fastest, what may be faster, the one that pays, and all below it that are undecided.
 
-        None if the answer is decided: all of them have enough repeats.
+        There are none if the answer is decided and its batches have enough repeats.
         """
-        best, pays = self.best, self.pays
+        best = self.best
+        pays = self.pays
         if best is None or pays is None:
             return []
         named = [key for key in (best, pays) if len(self.completed[key]) < LEAST_REPEATS]

@@ -1,4 +1,4 @@
-"""The batch sizes that a search may try, and a bound of the throughput between those that ran."""
+"""The batch sizes that a search may try, and an upper bound of the throughput between those that ran."""
 
 import itertools
 from collections.abc import Sequence
@@ -45,33 +45,54 @@ class CurvePoint(NamedTuple):
     throughput: float
 
 
-def upper_bound(curve: Sequence[CurvePoint], left: int, size: float) -> float:
-    """Return the most that the throughput can be at a size between a point of a curve and the next, in logarithms.
+class CurveSegment(NamedTuple):
+    """Two neighbouring batches that ran, and those beside them; None at an end of the curve."""
 
-    This assumes that the curve bends down: with the batch the throughput rises ever less or falls ever more. Then it is
-    below the line through the left point and the one before, and below that through the right point and the one after.
-    Where the curve bends up at an end, as after a sudden fall, the line there bounds nothing. Where it bends up at
-    both, nothing speaks for more than the two points have.
+    before: CurvePoint | None
+    start: CurvePoint
+    end: CurvePoint
+    after: CurvePoint | None
 
-    `left`: the index of the left point.
+    def upper_bound(self, size: float) -> float:
+        """Return the most that the throughput can be at a size between start and end, in logarithms.
 
-    >>> rising = [CurvePoint(0, 0), CurvePoint(1, 2), CurvePoint(3, 3), CurvePoint(4, 3)]
-    >>> upper_bound(rising, 1, 2.0)  # 2 + 2 × 1 by the line from the left, 3 + 0 × (-1) by that from the right
-    3.0
+        This assumes that the curve bends down: with the batch the throughput rises ever less or falls ever more. Then
+        it is below the line through `before` and the start, and below that through the end and `after`. Where the curve
+        bends up at an end, as after a sudden fall, the line there bounds nothing. Where it bends up at both, nothing
+        speaks for more than the two points have.
+
+        Below, the line from the left has 2 + 2 · 1 at 2, and that from the right 3 + 0 · (−1):
+
+        >>> points = [CurvePoint(0, 0), CurvePoint(1, 2), CurvePoint(3, 3), CurvePoint(4, 3)]
+        >>> CurveSegment(*points).upper_bound(2.0)
+        3.0
+        """
+        slope = _slope(self.start, self.end)
+        bounds = []
+        if self.before is not None:
+            slope_before = _slope(self.before, self.start)
+            if slope_before >= slope:
+                bounds.append(self.start.throughput + slope_before * (size - self.start.size))
+        if self.after is not None:
+            slope_after = _slope(self.end, self.after)
+            if slope >= slope_after:
+                bounds.append(self.end.throughput + slope_after * (size - self.end.size))
+        return min(bounds, default=max(self.start.throughput, self.end.throughput))
+
+
+def segments(curve: Sequence[CurvePoint]) -> list[CurveSegment]:
+    """Return the segments of a curve, whose points are in rising order of size.
+
+    >>> small, middle, large = CurvePoint(0, 0), CurvePoint(1, 2), CurvePoint(2, 3)
+    >>> [(segment.before, segment.after) == (None, large) for segment in segments([small, middle, large])]
+    [True, False]
     """
-    right = left + 1
-    start, end = curve[left], curve[right]
-    between = _slope(start, end)
-    bounds = []
-    if left > 0:
-        before = _slope(curve[left - 1], start)
-        if before >= between:
-            bounds.append(start.throughput + before * (size - start.size))
-    if right + 1 < len(curve):
-        after = _slope(end, curve[right + 1])
-        if between >= after:
-            bounds.append(end.throughput + after * (size - end.size))
-    return min(bounds, default=max(start.throughput, end.throughput))
+    padded = [None, *curve, None]
+    befores, afters = padded[:-3], padded[3:]
+    return [
+        CurveSegment(before, start, end, after)
+        for before, (start, end), after in zip(befores, itertools.pairwise(curve), afters, strict=True)
+    ]
 
 
 def _slope(first: CurvePoint, second: CurvePoint) -> float:

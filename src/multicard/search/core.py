@@ -3,8 +3,8 @@
 1. A screening, which is a Latin hypercube (McKay, Beckman and Conover, Technometrics 21, 1979): each value of a
    parameter occurs about equally often.
 2. One repeat of each configuration that may complete and be better than the best by a linear model with interactions
-   (`effects`). Where there is none, of one that differs in one parameter from the best, or from the next within noise
-   of it. When there are none left no new ones are tried.
+   (`effects`, `acquisition`). Where there is none, of one that differs in one parameter from the best, or from the next
+   within noise of it. When there are none left no new ones are tried.
 3. Repeats of the best and of all within noise of it in turn, until what remains has all its repeats: a race (Maron and
    Moore, NIPS 1993), in which more noise than was assumed brings back what had fallen behind.
 
@@ -21,8 +21,8 @@ from typing import Generic, NamedTuple
 import numpy as np
 from scipy.stats import qmc
 
-from multicard.search.effects import completion_probabilities, expected_scores
-from multicard.search.space import Key, Space
+from multicard.search.effects import ExpectedScores, completion_probabilities, expected_scores
+from multicard.search.space import Key, Levels, Space
 
 # Standard deviation of the logarithm of a run that is assumed, and the degrees of freedom that this counts for beside
 # the repeats.
@@ -32,14 +32,14 @@ REACH = 2.0
 # Configurations, the best and those within noise of it, whose neighbours are tried.
 CENTRES = 3
 # Configurations that are proposed at once after the screening.
-BATCH = 3
+PROPOSED_AT_ONCE = 3
 # Configurations for whose repeats a part of the budget is reserved, and the largest such part.
 RESERVED_FOR, LARGEST_RESERVE = 3, 1 / 3
 # A configuration that completes with a lower probability is not tried.
 LEAST_LIKELY = 0.05
 
 
-class Asked(NamedTuple, Generic[Key]):
+class RunRequest(NamedTuple, Generic[Key]):
     """A run to make: a repeat, from 1, of a configuration."""
 
     configuration: Key
@@ -50,9 +50,12 @@ class Asked(NamedTuple, Generic[Key]):
 class Attempts:
     """The runs of a configuration that were asked for, as far as they came back."""
 
-    values: dict[int, float] = field(default_factory=dict)  # by repeat, of those that completed
-    failed: bool = False  # one did not complete
-    cost: float = 0.0  # of the last run
+    # Values of the runs that completed, by repeat.
+    values: dict[int, float] = field(default_factory=dict)
+    # True if a run did not complete.
+    failed: bool = False
+    # What the last run cost.
+    cost: float = 0.0
 
 
 class Search(Generic[Key]):
@@ -72,7 +75,9 @@ class Search(Generic[Key]):
 
         `repeats`: the most runs of a configuration. `budget`: the most that all runs may cost, in any unit.
         """
-        self.space, self.repeats, self.budget = space, repeats, budget
+        self.space = space
+        self.repeats = repeats
+        self.budget = budget
         # Cost of all runs so far.
         self.spent = 0.0
         # Configurations that were asked for, in order.
@@ -117,24 +122,26 @@ class Search(Generic[Key]):
     @property
     def noise(self) -> float:
         """Standard deviation of the logarithm of a run, from the repeats and from what is usual."""
-        logs = [np.log(list(values.values())) for values in self.completed.values()]
-        squares = sum(float(((values - values.mean()) ** 2).sum()) for values in logs)
-        freedom = sum(len(values) - 1 for values in logs)
-        return math.sqrt((USUAL_FREEDOM * USUAL_NOISE**2 + squares) / (USUAL_FREEDOM + freedom))
+        return pooled_noise([list(values.values()) for values in self.completed.values()])
 
     @property
     def contenders(self) -> list[Key]:
         """The best configuration, then those within noise of it or better, by falling score.
 
-        Only a configuration with fewer repeats can be better than the best.
+        A score is within noise of the best one up to 2 σ √(1/n + 1/n_best) below it, with the `noise` σ and the numbers
+        of repeats n. Only a configuration with fewer repeats can be better than the best.
         """
-        completed, best, noise = self.completed, self.best, self.noise
+        completed = self.completed
+        best = self.best
         if best is None:
             return []
+        noise = self.noise
+        best_score = self._score(best)
+        repeats_of_best = len(completed[best])
         near = []
         for key, values in completed.items():
-            reach = REACH * noise * math.sqrt(1 / len(values) + 1 / len(completed[best]))
-            if key != best and self._score(key) >= self._score(best) - reach:
+            reach = REACH * noise * math.sqrt(1 / len(values) + 1 / repeats_of_best)
+            if key != best and self._score(key) >= best_score - reach:
                 near.append(key)
         return [best, *sorted(near, key=self._score, reverse=True)]
 
@@ -148,18 +155,18 @@ class Search(Generic[Key]):
         """Leave out configurations, unless they were tried."""
         self.excluded |= {key for key in configurations if key not in self.tried}
 
-    def ask(self) -> list[Asked[Key]]:
+    def ask(self) -> list[RunRequest[Key]]:
         """Return the next runs; none if the search has ended."""
         if self.stopped_trying is None:
             new = self._new_configurations(keep_reserve=True)
             if new:
-                return [Asked(key, 1) for key in new]
+                return [RunRequest(key, 1) for key in new]
         repeats = self._repeats()
         if repeats or self.stopped_trying is not None:
             return repeats
         # No repeat is needed, so that the reserve is free for further configurations.
         new = self._new_configurations(keep_reserve=False)
-        return [Asked(key, 1) for key in new] if new else self._repeats()
+        return [RunRequest(key, 1) for key in new] if new else self._repeats()
 
     def tell(self, configuration: Key, repeat: int, value: float | None, cost: float) -> None:
         """Take the result of a run that was asked for: its value, None if it did not complete, and what it cost."""
@@ -194,7 +201,8 @@ class Search(Generic[Key]):
     def _new_configurations(self, keep_reserve: bool) -> list[Key]:
         """Return configurations to try, and count them as tried.
 
-        None if that is over, for which it sets `stopped_trying`, or if the rest of the budget is reserved for repeats.
+        There are none if that is over, for which it sets `stopped_trying`, or if the rest of the budget is reserved for
+        repeats.
         """
         if not self.untried:
             self.stopped_trying = "every configuration that is left in was tried"
@@ -209,19 +217,19 @@ class Search(Generic[Key]):
         screening = [key for key in self.screening if key in self.untried]
         if screening:
             # Before the first run completed its cost is not known, so that a single one is asked for.
-            asked = screening[: affordable if self._costs_of_completed else 1]
+            new = screening[: affordable if self._costs_of_completed else 1]
         else:
-            asked = self._proposed(affordable)
-            if not asked:
+            new = self._proposed(affordable)
+            if not new:
                 self.stopped_trying = (
                     f"the model expects no improvement of the {len(self.untried)} that were not tried, and all were "
                     f"that differ in one parameter from the best, or from up to {CENTRES - 1} within noise of it"
                 )
-        for key in asked:
+        for key in new:
             self.tried[key] = Attempts()
-        return asked
+        return new
 
-    def _repeats(self) -> list[Asked[Key]]:
+    def _repeats(self) -> list[RunRequest[Key]]:
         """Return one repeat of each contender that lacks some, the most important first, as far as the budget goes."""
         completed = self.completed
         due = [key for key in self._to_repeat() if len(completed[key]) < self.repeats]
@@ -229,7 +237,7 @@ class Search(Generic[Key]):
         affordable = [key for key, cost in zip(due, costs, strict=True) if self.spent + cost <= self.budget]
         if due and not affordable and self.stopped_trying is not None:
             self.stopped_repeating = "the budget for repeats is spent"
-        return [Asked(key, max(completed[key]) + 1) for key in affordable]
+        return [RunRequest(key, max(completed[key]) + 1) for key in affordable]
 
     def _to_repeat(self) -> Sequence[Key]:
         """Return the configurations whose repeats tell more, the most important first."""
@@ -257,7 +265,7 @@ class Search(Generic[Key]):
             # There is nothing to learn from yet.
             return [candidates[self._random.integers(len(candidates))]]
         proposed: list[Key] = []
-        while len(proposed) < min(BATCH, most):
+        while len(proposed) < min(PROPOSED_AT_ONCE, most):
             key = self._promising(candidates)
             if key is None:
                 key = self._neighbour(candidates)
@@ -268,17 +276,22 @@ class Search(Generic[Key]):
         return proposed
 
     def _promising(self, candidates: Sequence[Key]) -> Key | None:
-        """Return the candidate with the highest upper bound of its score; None if none may be better than the best."""
+        """Return the candidate with the highest acquisition; None if no candidate may be better than the best."""
         best = self.best
         if not candidates or best is None:
             return None
         completed = self.completed
-        scores = {levels: self._score(key) for levels, key in self.space.configurations.items() if key in completed}
-        outcomes = {levels: key in completed for levels, key in self.space.configurations.items() if key in self.tried}
+        scores: dict[Levels, float] = {}
+        has_completed: dict[Levels, bool] = {}
+        for levels, key in self.space.configurations.items():
+            if key in completed:
+                scores[levels] = self._score(key)
+            if key in self.tried:
+                has_completed[levels] = key in completed
         combinations = [self.space.combinations[key][0] for key in candidates]
-        mean, deviation = expected_scores(self._sizes, scores, combinations)
-        likely = completion_probabilities(self._sizes, outcomes, combinations) >= LEAST_LIKELY
-        bounds = np.where(likely, mean + REACH * deviation, -math.inf)
+        expected = expected_scores(self._sizes, scores, combinations)
+        probabilities = completion_probabilities(self._sizes, has_completed, combinations)
+        bounds = acquisition(expected, probabilities)
         return candidates[int(bounds.argmax())] if bounds.max() > self._score(best) else None
 
     def _neighbour(self, candidates: Sequence[Key]) -> Key | None:
@@ -303,3 +316,33 @@ class Search(Generic[Key]):
         repeats = {key: len(self.tried[key].values) for key in configurations}
         most = max(repeats.values(), default=0)
         return max((key for key in repeats if repeats[key] == most), key=self._score, default=None)
+
+
+def acquisition(expected: ExpectedScores, completion: np.ndarray) -> np.ndarray:
+    """Return how good configurations may be: m + 2 s, the upper bound of a score with the mean m and the deviation s.
+
+    It is minus infinity where the probability to complete is below 5%. So what is uncertain is tried for what it may
+    be: below, the second configuration for its mean, the first for its deviation, and the third not at all.
+
+    >>> expected = ExpectedScores(mean=np.array([1.0, 1.25, 2.0]), deviation=np.array([0.25, 0.0, 0.5]))
+    >>> acquisition(expected, completion=np.array([1.0, 0.5, 0.01])).tolist()
+    [1.5, 1.25, -inf]
+    """
+    upper_bounds = expected.mean + REACH * expected.deviation
+    return np.where(completion >= LEAST_LIKELY, upper_bounds, -math.inf)
+
+
+def pooled_noise(values: Iterable[Sequence[float]]) -> float:
+    """Return the standard deviation of the logarithm of a run, given the values of the repeats of each configuration.
+
+    It is √((4 · 0.02² + Σ (x − x̄)²) / (4 + Σ (n − 1))), with the logarithm x of a value, the mean x̄ of a configuration,
+    and its number of repeats n: the usual noise of 2% counts as four degrees of freedom. Two repeats whose
+    logarithms are 0.03 above and below their mean have √((0.0016 + 0.0018) / (4 + 1)) = √0.00068.
+
+    >>> round(pooled_noise([[math.exp(0.03), math.exp(-0.03)]]), 4)
+    0.0261
+    """
+    logs = [np.log(repeats) for repeats in values]
+    squares = sum(float(((repeats - repeats.mean()) ** 2).sum()) for repeats in logs)
+    freedom = sum(len(repeats) - 1 for repeats in logs)
+    return math.sqrt((USUAL_FREEDOM * USUAL_NOISE**2 + squares) / (USUAL_FREEDOM + freedom))

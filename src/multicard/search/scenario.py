@@ -25,20 +25,22 @@ from multicard.search.space import Levels, Space
 from multicard.stats.interval import Interval, verdict
 from multicard.stats.pool import Pool
 
-# Measures of the memory of a rank, the preferred one first.
-MEMORY = ("peak_reserved_bytes", "peak_memory_bytes")
-
 
 @dataclass(frozen=True)
-class Result:
+class RunResult:
     """The result of a run."""
 
-    value: float | None  # of the measure that is the goal; None if the run did not complete
+    # The measure that is the goal; None if the run did not complete.
+    value: float | None
     outcome: str
-    cost_s: float  # seconds that the run took
+    # Seconds that the run took.
+    cost_s: float
+    # True if the timings are synthetic.
     synthetic: bool
-    memory_bytes: float | None = None  # the most of any rank; None if it is not known or the run did not complete
-    reason: str | None = None  # why it did not complete, in words
+    # The most of any rank; None if it is not known or the run did not complete.
+    memory_bytes: float | None = None
+    # The reason why it did not complete, in words.
+    reason: str | None = None
 
 
 @dataclass(frozen=True)
@@ -46,8 +48,10 @@ class Decision:
     """The answer of a search."""
 
     best: str
-    value: Interval  # the measure of the best
-    tied: list[str]  # configurations with repeats that are not significantly worse
+    # The measure of the best.
+    value: Interval
+    # Configurations with repeats that are not significantly worse.
+    tied: list[str]
 
 
 class ScenarioSpace:
@@ -58,28 +62,36 @@ class ScenarioSpace:
 
         Raises `UserError` if the scenario varies nothing.
         """
-        self.experiment, self.name = experiment, name
+        self.experiment = experiment
+        self.name = name
         self.scenario = experiment.scenarios[name]
         self.results = Path(experiment.results)
-        # A run without a part of its step trains nothing, so that it is no choice.
-        varied = {key: values for key, values in self.scenario.varied.items() if key != "ablate"}
-        self.varied = {key: values for key, values in varied.items() if len(values) > 1}
+        self.varied = {
+            parameter: values
+            for parameter, values in self.scenario.varied.items()
+            # A run without a part of its step trains nothing, so that it is no choice.
+            if len(values) > 1 and parameter != "ablate"
+        }
         if not self.varied:
             raise UserError(f"scenarios.{name}: varies nothing, expected several values of a parameter under vary")
         self.matrix = Matrix.plan(experiment)
         self.maximize = goal == "throughput"
         unit = WORKLOADS[experiment.workload(name)].unit
         self.measure = unit.throughput if self.maximize else "iteration_time_s"
+        # The runs of each configuration.
         self.repeats: dict[str, list[Run]] = {}
         configurations: dict[Levels, str] = {}
         for values, runs in combinations(experiment, name).items():
-            if runs[0].parameters.ablated:
-                continue
-            stated = dict(zip(self.scenario.varied, values, strict=True))
-            levels = tuple(listed.index(stated[parameter]) for parameter, listed in self.varied.items())
-            configurations[levels] = runs[0].id
-            self.repeats[runs[0].id] = runs
+            first = runs[0]
+            if not first.parameters.ablated:
+                configurations[self._levels(values)] = first.id
+                self.repeats[first.id] = runs
         self.space = Space(self.varied, configurations)
+
+    def _levels(self, values: Sequence[Any]) -> Levels:
+        """Return which value each varied parameter has, given the values of all parameters that the scenario lists."""
+        stated = dict(zip(self.scenario.varied, values, strict=True))
+        return tuple(listed.index(stated[parameter]) for parameter, listed in self.varied.items())
 
     def run(self, configuration: str, repeat: int) -> Run:
         """Return a repeat of a configuration, from 1."""
@@ -95,17 +107,17 @@ class ScenarioSpace:
 
     def decide(self, search: Search[str]) -> Decision | None:
         """Return the best configuration by the values that a search was told; None if none completed."""
-        best, completed = search.best, search.completed
+        best = search.best
+        completed = search.completed
         if best is None:
             return None
         contenders = [key for key in search.contenders if key != best]
-        index = {key: number for number, key in enumerate(completed)}
-        pool = Pool(list(completed.values()))
-        ratios = pool.against_best(index[best], [index[key] for key in contenders], len(completed))
-        tied = [key for key, ratio in zip(contenders, ratios, strict=True) if verdict(ratio) in ("none", "unknown")]
-        value = pool.mean(index[best])
+        pool = Pool(completed)
+        value = pool.mean(best)
         if value is None:
             raise ValueError(f"expected values above zero, found {completed[best]}")
+        ratios = pool.against_best(best, contenders, len(completed))
+        tied = [key for key, ratio in zip(contenders, ratios, strict=True) if verdict(ratio) in ("none", "unknown")]
         return Decision(best, value, tied)
 
     def format(self, value: float) -> str:
@@ -139,34 +151,41 @@ class ScenarioSpace:
 
     def cannot_run(self) -> dict[str, str]:
         """Return the configurations that cannot run here, with the reason."""
-        reasons = {key: self.matrix.reasons[key] for key in self.repeats}
-        return {key: reason for key, reason in reasons.items() if reason}
+        return {key: self.matrix.reasons[key] for key in self.repeats if self.matrix.reasons[key]}
 
     def left_out(self) -> dict[str, str]:
         """Return the configurations that are not tried, with the reason: they cannot run here, or may not fit."""
         too_large = [key for key in self.repeats if self.run(key, 1).exceeds_memory(self.matrix.machine)]
         return dict.fromkeys(too_large, "memory estimate above that of a GPU") | self.cannot_run()
 
-    def result(self, run: Run) -> Result:
+    def result(self, run: Run) -> RunResult:
         """Read the result of a run.
 
         Raises `UserError` if a file of it is missing or damaged, or it completed and has no value.
         """
         files = RunFiles.of(self.record(run).parent)
-        measures, record = measure_run(files), files.record
-        synthetic = names_synthetic(gpu_names(record.hardware))
-        cost_s = record.wall_time_s or 0.0
-        outcome, reason = measures["outcome"], describe_reason(record.reason)
-        if outcome != "completed":
-            return Result(None, outcome, cost_s, synthetic, reason=reason)
-        value = measures[self.measure]
-        if not (value and value > 0):
+        record = files.record
+        measures = measure_run(files)
+        completed = measures["outcome"] == "completed"
+        result = RunResult(
+            value=measures[self.measure] if completed else None,
+            outcome=measures["outcome"],
+            cost_s=record.wall_time_s or 0.0,
+            synthetic=names_synthetic(gpu_names(record.hardware)),
+            memory_bytes=_peak_memory(measures) if completed else None,
+            reason=describe_reason(record.reason),
+        )
+        if completed and not (result.value and result.value > 0):
             raise UserError(
                 f"{files.folder}: has no {self.measure}, expected one above 0: search for another goal, such as "
                 "--goal iteration_time"
             )
-        return Result(value, outcome, cost_s, synthetic, _first_known(measures, MEMORY), reason)
+        return result
 
 
-def _first_known(measures: dict[str, Any], names: Sequence[str]) -> Any:
-    return next((measures[name] for name in names if pd.notna(measures.get(name))), None)
+def _peak_memory(measures: dict[str, Any]) -> float | None:
+    """Return the most bytes that a rank used, reserved ones preferred; None if they are not known."""
+    for name in ("peak_reserved_bytes", "peak_memory_bytes"):
+        if pd.notna(measures.get(name)):
+            return measures[name]
+    return None

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from multicard.experiment.runs import Run
-from multicard.search.core import Asked, Search
-from multicard.search.scenario import Result, ScenarioSpace
+from multicard.search.core import RunRequest, Search
+from multicard.search.scenario import RunResult, ScenarioSpace
 
 
 @dataclass(frozen=True)
@@ -14,17 +14,19 @@ class Trial:
     """A run of a search, and how far the search had got with it."""
 
     run: str
-    asked: Asked[str]
-    result: Result
-    best_so_far: float | None  # mean of the best configuration; None while none completed
-    spent_s: float  # seconds of all runs up to this one
+    request: RunRequest[str]
+    result: RunResult
+    # Mean of the best configuration; None while none completed.
+    best_so_far: float | None
+    # Seconds of all runs up to this one.
+    spent_s: float
 
     def row(self, space: ScenarioSpace) -> dict[str, Any]:
         """Return the run as a row of the table of a search."""
         return {
             "run": self.run,
-            "repeat": self.asked.repeat,
-            **space.values(self.asked.configuration),
+            "repeat": self.request.repeat,
+            **space.values(self.request.configuration),
             "outcome": self.result.outcome,
             space.measure: self.result.value,
             "best_so_far": self.best_so_far,
@@ -36,7 +38,7 @@ class Trial:
 
 
 @dataclass
-class Session:
+class SearchLog:
     """The runs of a search; made by `run_search`."""
 
     trials: list[Trial] = field(default_factory=list)
@@ -49,61 +51,65 @@ def run_search(
     space: ScenarioSpace,
     make: Callable[[Sequence[Run]], None],
     report: Callable[[str], None],
-) -> Session:
+) -> SearchLog:
     """Run what a search asks for until it ends, or an outcome is fatal to it.
 
     `make`: makes runs and reads their traces; raises where that fails. `report`: takes a line after each run, and one
     when no new configurations are tried any more, or no repeats.
     """
-    session = Session()
+    log = SearchLog()
     recorded = [run for runs in space.repeats.values() for run in runs if space.record(run).is_file()]
     if recorded:
         # They are made again if the data have changed.
         make(recorded)
-    asked = search.ask()
-    while asked:
-        runs = [space.run(configuration, repeat) for configuration, repeat in asked]
+    requests = search.ask()
+    while requests:
+        runs = [space.run(configuration, repeat) for configuration, repeat in requests]
         missing = [run for run in runs if run not in recorded]
         if missing:
             make(missing)
-        for request, run in zip(asked, runs, strict=True):
+        for request, run in zip(requests, runs, strict=True):
             result = space.result(run)
             if result.outcome in search.fatal:
-                session.failure = _failure(space, request, run, result)
-                return session
+                log.failure = _failure(space, request, run, result)
+                return log
             search.tell(request.configuration, request.repeat, result.value, result.cost_s)
             best_so_far = None if search.best is None else search.mean(search.best)
-            session.trials.append(Trial(run.id, request, result, best_so_far, search.spent))
+            log.trials.append(Trial(run.id, request, result, best_so_far, search.spent))
             report(_progress(search, space, request, result))
-        was_trying, was_repeating = search.stopped_trying is None, search.stopped_repeating is None
-        asked = search.ask()
+        was_trying = search.stopped_trying is None
+        was_repeating = search.stopped_repeating is None
+        requests = search.ask()
         if was_trying and search.stopped_trying is not None:
             report(f"no further new configurations: {search.stopped_trying}")
         if was_repeating and search.stopped_repeating is not None:
             report(f"no further repeats: {search.stopped_repeating}")
-    return session
+    return log
 
 
-def _failure(space: ScenarioSpace, asked: Asked[str], run: Run, result: Result) -> str:
+def _failure(space: ScenarioSpace, request: RunRequest[str], run: Run, result: RunResult) -> str:
     """Return which run ended the search, and where to look."""
+    outcome = result.outcome.replace("_", " ")
     reason = f": {result.reason}" if result.reason else ""
     folder = space.record(run).parent
     return (
-        f"{space.describe(asked.configuration)}: {result.outcome.replace('_', ' ')}{reason}; see {folder}/log.txt, and "
-        "remove that folder to try it again"
+        f"{space.describe(request.configuration)}: {outcome}{reason}; see {folder}/log.txt, and remove that folder to "
+        "try it again"
     )
 
 
-def _progress(search: Search[str], space: ScenarioSpace, asked: Asked[str], result: Result) -> str:
+def _progress(search: Search[str], space: ScenarioSpace, request: RunRequest[str], result: RunResult) -> str:
     """Return the result of a run, and the best so far, in a line."""
     outcome = space.format(result.value) if result.value else result.outcome.replace("_", " ")
-    repeat = f"repeat {asked.repeat} of " if asked.repeat > 1 else ""
-    tried = f"tried {repeat}{space.describe(asked.configuration)}: {outcome}"
+    repeat = f"repeat {request.repeat} of " if request.repeat > 1 else ""
+    tried = f"tried {repeat}{space.describe(request.configuration)}: {outcome}"
     best = search.best
     if best is None:
         return tried
     repeats = len(search.completed[best])
-    among = f" of those with {repeats} runs" if repeats > 1 else ""
-    if best == asked.configuration:
-        return f"{tried}, the best so far{among}"
-    return f"{tried}; best so far{among} {space.format(search.mean(best))}"
+    best_so_far = "best so far"
+    if repeats > 1:
+        best_so_far = f"best so far of those with {repeats} runs"
+    if best == request.configuration:
+        return f"{tried}, the {best_so_far}"
+    return f"{tried}; {best_so_far} {space.format(search.mean(best))}"

@@ -45,5 +45,5 @@ class Space(Generic[Key]):
         ]
 
 
-def _differences(levels: Levels, others: Levels) -> int:
-    return sum(map(operator.ne, levels, others))
+def _differences(first: Levels, second: Levels) -> int:
+    return sum(map(operator.ne, first, second))

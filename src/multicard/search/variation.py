@@ -16,7 +16,8 @@ from multicard.search.batch_sizes import sizes
 
 # The value that stands for all batch sizes, and the parameter that has it but for users' own ones.
 AUTO, BATCH_SIZE = "auto", "batch_size"
-LARGEST = 65_536
+# The largest batch to try if none is stated.
+LARGEST_BATCH = 65_536
 # Parameters whose value is right for one batch size only.
 OF_ONE_BATCH_SIZE = ("samples_per_step", "samples_per_device")
 # Booleans as a configuration file states them.
@@ -28,7 +29,8 @@ class AutoBatch:
     """A parameter whose values are batch sizes to choose from."""
 
     parameter: str
-    start: int  # the size to begin with
+    # The size to begin with, and the largest to try.
+    start: int
     largest: int
 
 
@@ -37,7 +39,8 @@ class Variation:
     """A configuration with a single scenario, whose values were replaced."""
 
     config: dict[str, Any]
-    auto: AutoBatch | None  # None if all values are stated
+    # None if all values are stated.
+    auto: AutoBatch | None
 
 
 def vary_scenario(
@@ -60,7 +63,7 @@ def vary_scenario(
     auto = None
     repeats = scenario.get("repeats", 1)
     if parameter is not None:
-        auto = _auto_batch(experiment, name, parameter, LARGEST if largest is None else largest)
+        auto = _auto_batch(experiment, name, parameter, LARGEST_BATCH if largest is None else largest)
         stated[parameter] = sizes(auto.start, auto.largest)
         repeats = max(repeats, MOST_REPEATS)
     fixed = {key: value for key, value in flat(scenario.get("fixed") or {}).items() if key not in stated}
@@ -111,20 +114,20 @@ def _auto_batch(experiment: Experiment, name: str, parameter: str, largest: int)
         raise UserError(f"--vary {AUTO}: {parameter} of {name} is {start!r}, expected a batch size to begin with")
     if largest < 1:
         raise UserError(f"--largest: found {largest}, expected 1 or more")
-    counts = next((key for key in OF_ONE_BATCH_SIZE if stated.get(key) is not None), None)
-    if counts is not None:
+    counts = [key for key in OF_ONE_BATCH_SIZE if stated.get(key) is not None]
+    if counts:
         raise UserError(
-            f"scenarios.{name}: {counts} is right for one batch size only; leave it out: PyTorch's loader tells the "
+            f"scenarios.{name}: {counts[0]} is right for one batch size only; leave it out: PyTorch's loader tells the "
             "samples, or multicard.marks.step(samples=...) in the script"
         )
     return AutoBatch(parameter, min(start, largest), largest)
 
 
 def _refuse_other_varied(name: str, varied: Mapping[str, list[Any]], auto: AutoBatch) -> None:
-    other_names = [key for key, values in varied.items() if len(values) > 1 and key != auto.parameter]
-    if other_names:
-        option = f"--vary {other_names[0].removeprefix(ARGS_PREFIX)}={varied[other_names[0]][0]}"
-        raise UserError(f"scenarios.{name}: varies {other_names[0]} too; choose one value, such as {option}")
+    for key, values in varied.items():
+        if len(values) > 1 and key != auto.parameter:
+            option = f"--vary {key.removeprefix(ARGS_PREFIX)}={values[0]}"
+            raise UserError(f"scenarios.{name}: varies {key} too; choose one value, such as {option}")
 
 
 def _drawable(figures: Sequence[str], varied: Mapping[str, list[Any]]) -> list[str]:
