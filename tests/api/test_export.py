@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 
 import multicard
-from multicard.api.export import FORMATS
+from multicard.api.export import EXPORT_FORMATS
 from multicard.cli import main
-from multicard.cli.export import FORMATS as OFFERED
+from multicard.cli.export import FORMAT_NAMES
 from recorded_runs import add_run, write_configuration
 
 pytestmark = pytest.mark.slow
@@ -135,7 +135,7 @@ READERS: dict[str, Callable[[Path], Read]] = {
 
 
 def test_every_format_is_offered() -> None:
-    assert tuple(sorted(FORMATS)) == OFFERED == tuple(READERS)
+    assert tuple(sorted(EXPORT_FORMATS)) == FORMAT_NAMES == tuple(READERS)
 
 
 @pytest.mark.parametrize("name", READERS)

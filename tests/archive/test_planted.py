@@ -16,7 +16,7 @@ import pytest
 
 from multicard import read_results
 from multicard.analysis.choice.applied import Request
-from multicard.api.export import FORMATS, export
+from multicard.api.export import EXPORT_FORMATS, export
 from multicard.archive.pack import pack
 from multicard.core.reasons import Reason
 from multicard.core.secrets import arguments_without_secrets
@@ -121,10 +121,10 @@ HEAVY = ("mlflow", "wandb")  # whose packages take seconds to import
 
 
 @pytest.mark.parametrize(
-    "format_name", [pytest.param(name, marks=pytest.mark.slow) if name in HEAVY else name for name in FORMATS]
+    "format_name", [pytest.param(name, marks=pytest.mark.slow) if name in HEAVY else name for name in EXPORT_FORMATS]
 )
 def test_exports_hold_no_secrets(format_name: str, results: Path, tmp_path: Path) -> None:
-    for module in FORMATS[format_name].packages:
+    for module in EXPORT_FORMATS[format_name].packages:
         pytest.importorskip(module)
     (tmp_path / "mine.yaml").write_text(json.dumps(configuration(results)))
     export(read_results(results, tmp_path / "mine.yaml"), format_name, tmp_path / "exported")

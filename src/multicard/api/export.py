@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -18,98 +18,126 @@ from multicard.core.errors import UserError
 from multicard.core.files import unwritable
 from multicard.experiment.config import parameters_in
 
-STEP_SERIES = {"duration_s": "max", "loss": "mean"}  # over ranks: a step lasts as long as its slowest rank
-UNITS = {"s": "seconds", "j": "joules", "bytes": "bytes", "share": "ratio"}  # the last part of a column's name
+# What is exported of each step, and how the values of its ranks are joined: a step lasts as long as its slowest rank.
+STEP_SERIES = {"duration_s": "max", "loss": "mean"}
+# Prometheus' words for units, by what the name of a column ends in.
+PROMETHEUS_UNITS = {"s": "seconds", "j": "joules", "bytes": "bytes", "share": "ratio"}
+# Metrics that MLflow takes in one call, at most.
+MLFLOW_BATCH = 1000
 
 
 @dataclass(frozen=True)
-class Exported:
-    """One run of one scenario; `steps` has a row per step: `duration_s` of its slowest rank, and `loss`."""
+class ExportedRun:
+    """One run of one scenario."""
 
     scenario: str
     run: str
     outcome: str
+    # Only those that have a value.
     parameters: dict[str, Any]
     measures: dict[str, float]
+    # A row per step: `duration_s` of its slowest rank, and the mean `loss`.
     steps: pd.DataFrame
 
 
 @dataclass(frozen=True)
-class Format:
-    """How results are written to a path, which packages that takes, and what opens it."""
+class ExportFormat:
+    """A format of another tool: how results are written to a path, which packages that takes, and what opens it."""
 
-    write: Callable[[Sequence[Exported], Path], None]
-    packages: dict[str, str]  # module: what pip calls it
+    write: Callable[[Sequence[ExportedRun], Path], None]
+    # Names that pip has for packages, by the module to import.
+    packages: dict[str, str]
+    # What opens the file or folder `{out}`, in words.
     opened: str
 
 
 def export(results: Results, to: str, out: Path) -> None:
-    """Write results, a row per scenario and run, in another tool's format: `to`, a key of `FORMATS`.
+    """Write results, a row per scenario and run, in another tool's format: `to`, a key of `EXPORT_FORMATS`.
 
     `out`: the file (json, openmetrics) or folder to write.
     Raises UserError if the tool's package is missing, or `out` is there already or cannot be written.
     """
-    chosen = FORMATS[to]
-    if missing := [name for module, name in chosen.packages.items() if importlib.util.find_spec(module) is None]:
+    export_format = EXPORT_FORMATS[to]
+    missing = [name for module, name in export_format.packages.items() if importlib.util.find_spec(module) is None]
+    if missing:
         raise UserError(f"--to {to} needs {' and '.join(missing)}: pip install {' '.join(missing)}")
     if out.exists():
         raise UserError(f"{out}: is there already, expected a new name")
-    if reason := unwritable(out.absolute().parent):
+    reason = unwritable(out.absolute().parent)
+    if reason:
         raise UserError(f"{out}: cannot be written: {reason}")
-    runs = exported(results)
+    runs = exported_runs(results)
     out.parent.mkdir(parents=True, exist_ok=True)
+    # The rename makes the export appear whole or not at all.
     with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent, ignore_cleanup_errors=True) as scratch:
-        chosen.write(runs, Path(scratch) / out.name)
-        Path(scratch, out.name).rename(out)
+        unfinished = Path(scratch, out.name)
+        export_format.write(runs, unfinished)
+        unfinished.rename(out)
 
 
-def exported(results: Results) -> list[Exported]:
-    """What there is to write of every run in every scenario."""
+def exported_runs(results: Results) -> list[ExportedRun]:
+    """Return every run of every scenario as it is exported, without what is empty."""
     measures = results.measures
     parameters = parameters_in(measures)
-    numbers = measures.drop(columns=parameters).select_dtypes(["number", "bool"]).columns
+    measured = measures.drop(columns=parameters).select_dtypes(["number", "bool"]).columns
     steps = results.steps.groupby(["run", "step"], as_index=False).agg(STEP_SERIES)
-    of_run = {run: rows.drop(columns="run") for run, rows in steps.groupby("run")}
-    found = []
+    steps_by_run = {run: rows.drop(columns="run") for run, rows in steps.groupby("run")}
+    runs = []
     for row in measures.to_dict("records"):
-        known = {name: value for name, value in row.items() if not _empty(value)}
-        # A column of whole numbers with an empty cell in it holds floating-point numbers.
-        whole = {name: int(of) for name, of in known.items() if isinstance(of, float) and of.is_integer()}
-        stated = {name: (known | whole)[name] for name in parameters if name in known}
-        measured = {name: float(known[name]) for name in numbers if name in known}
-        own_steps = of_run.get(row["run"], steps.head(0))
-        found.append(Exported(row["scenario"], row["run"], row["outcome"], stated, measured, own_steps))
-    return found
+        values = {str(name): value for name, value in row.items() if not _is_empty(value)}
+        runs.append(
+            ExportedRun(
+                scenario=row["scenario"],
+                run=row["run"],
+                outcome=row["outcome"],
+                parameters={name: _whole(values[name]) for name in parameters if name in values},
+                measures={name: float(values[name]) for name in measured if name in values},
+                steps=steps_by_run.get(row["run"], steps.head(0)),
+            )
+        )
+    return runs
 
 
-def as_line(run: Exported) -> str:
-    """A run as one line of JSON."""
+def _whole(value: Any) -> Any:
+    """Return a whole number as an integer: a column of these holds floating-point numbers if one of its cells is empty.
+
+    >>> _whole(2.0), _whole(0.5), _whole("ddp")
+    (2, 0.5, 'ddp')
+    """
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _is_empty(value: Any) -> bool:
+    return value is None or (isinstance(value, float) and not math.isfinite(value))
+
+
+def as_line(run: ExportedRun) -> str:
+    """Return a run as one line of JSON."""
     row = {"scenario": run.scenario, "run": run.run, "outcome": run.outcome}
     return json.dumps(row | run.parameters | run.measures, allow_nan=False)
 
 
-def _json(runs: Sequence[Exported], out: Path) -> None:
+def _json(runs: Sequence[ExportedRun], out: Path) -> None:
     out.write_text("".join(f"{as_line(run)}\n" for run in runs), encoding="utf-8")
 
 
-def _openmetrics(runs: Sequence[Exported], out: Path) -> None:
-    """A gauge per measure, and the runs' parameters as labels of `multicard_run_info`, as Prometheus does such."""
+def _openmetrics(runs: Sequence[ExportedRun], out: Path) -> None:
+    """Write a gauge per measure, and parameters as labels of `multicard_run_info`, as is usual with Prometheus."""
     from prometheus_client.core import CollectorRegistry, GaugeMetricFamily
     from prometheus_client.openmetrics.exposition import generate_latest
 
     gauges: dict[str, GaugeMetricFamily] = {}
     for run in runs:
         for name, value in run.measures.items():
-            gauge = gauges.setdefault(
-                name, GaugeMetricFamily(_metric(name), f"{name} of measures.csv", labels=["scenario", "run"])
-            )
-            gauge.add_metric([run.scenario, run.run], value)
+            if name not in gauges:
+                gauges[name] = GaugeMetricFamily(_metric(name), f"{name} of measures.csv", labels=["scenario", "run"])
+            gauges[name].add_metric([run.scenario, run.run], value)
     names = list(dict.fromkeys(name for run in runs for name in run.parameters))
     labels = ["scenario", "run", "outcome", *(re.sub(r"\W", "_", name) for name in names)]
     info = GaugeMetricFamily("multicard_run_info", "parameters of a run", labels=labels)
     for run in runs:
-        stated = (str(run.parameters.get(name, "")) for name in names)
-        info.add_metric([run.scenario, run.run, run.outcome, *stated], 1)
+        values = [str(run.parameters.get(name, "")) for name in names]
+        info.add_metric([run.scenario, run.run, run.outcome, *values], 1)
 
     class Families:
         def collect(self) -> list[GaugeMetricFamily]:
@@ -121,15 +149,21 @@ def _openmetrics(runs: Sequence[Exported], out: Path) -> None:
 
 
 def _metric(column: str) -> str:
-    """Name of a measure as Prometheus would have it: `iteration_time_s` is `multicard_iteration_time_seconds`."""
+    """Return the name of a measure as Prometheus would have it.
+
+    >>> _metric("iteration_time_s"), _metric("tokens_per_s"), _metric("measured_steps")
+    ('multicard_iteration_time_seconds', 'multicard_tokens_per_second', 'multicard_measured_steps')
+    """
     stem, _, unit = column.rpartition("_")
     if unit == "s" and stem.endswith("_per"):
         return f"multicard_{stem}_second"
-    return f"multicard_{stem}_{UNITS[unit]}" if stem and unit in UNITS else f"multicard_{column}"
+    if stem and unit in PROMETHEUS_UNITS:
+        return f"multicard_{stem}_{PROMETHEUS_UNITS[unit]}"
+    return f"multicard_{column}"
 
 
-def _mlflow(runs: Sequence[Exported], out: Path) -> None:
-    """A database with an experiment per scenario; MLflow no longer writes its older folders of files."""
+def _mlflow(runs: Sequence[ExportedRun], out: Path) -> None:
+    """Write a database with an experiment per scenario; MLflow no longer writes its older folders of files."""
     from mlflow import MlflowClient
     from mlflow.entities import Metric, Param, RunTag
 
@@ -140,18 +174,18 @@ def _mlflow(runs: Sequence[Exported], out: Path) -> None:
     for run in runs:
         if run.scenario not in experiments:
             experiments[run.scenario] = client.create_experiment(run.scenario, artifact_location="artifacts")
-        made = client.create_run(experiments[run.scenario], run_name=run.run).info
-        metrics = [Metric(name, value, made.start_time, 0) for name, value in run.measures.items()]
-        metrics += [Metric(name, value, made.start_time, step) for step, name, value in _series(run)]
-        for first in range(0, len(metrics), 1000):  # the most that one call takes
-            client.log_batch(made.run_id, metrics[first : first + 1000])
+        info = client.create_run(experiments[run.scenario], run_name=run.run).info
+        metrics = [Metric(name, value, info.start_time, 0) for name, value in run.measures.items()]
+        metrics += [Metric(point.name, point.value, info.start_time, point.step) for point in _step_values(run)]
+        for start in range(0, len(metrics), MLFLOW_BATCH):
+            client.log_batch(info.run_id, metrics[start : start + MLFLOW_BATCH])
         params = [Param(name, str(value)) for name, value in run.parameters.items()]
-        client.log_batch(made.run_id, params=params, tags=[RunTag("outcome", run.outcome)])
-        client.set_terminated(made.run_id, "FINISHED" if run.outcome == "completed" else "FAILED")
+        client.log_batch(info.run_id, params=params, tags=[RunTag("outcome", run.outcome)])
+        client.set_terminated(info.run_id, "FINISHED" if run.outcome == "completed" else "FAILED")
 
 
-def _wandb(runs: Sequence[Exported], out: Path) -> None:
-    """A folder as `wandb sync` uploads it: offline runs, grouped by scenario."""
+def _wandb(runs: Sequence[ExportedRun], out: Path) -> None:
+    """Write a folder as `wandb sync` uploads it: offline runs, grouped by scenario."""
     import wandb
 
     out.mkdir()
@@ -164,45 +198,50 @@ def _wandb(runs: Sequence[Exported], out: Path) -> None:
         with wandb.init(
             project="multicard", group=run.scenario, name=run.run, config=config, dir=out, mode="offline",
             settings=settings, reinit="create_new",
-        ) as made:  # fmt: skip
-            for step, name, value in _series(run):
-                made.log({name: value}, step=step)
-            made.summary.update(run.measures)
+        ) as offline_run:  # fmt: skip
+            for point in _step_values(run):
+                offline_run.log({point.name: point.value}, step=point.step)
+            offline_run.summary.update(run.measures)
 
 
-def _tensorboard(runs: Sequence[Exported], out: Path) -> None:
-    """A folder per scenario and run, with parameters and measures for TensorBoard's HParams tab."""
+def _tensorboard(runs: Sequence[ExportedRun], out: Path) -> None:
+    """Write a folder per scenario and run, with parameters and measures for TensorBoard's HParams tab."""
     from tensorboardX import SummaryWriter
 
     for run in runs:
         with SummaryWriter(str(out / run.scenario / run.run)) as writer:
-            for step, name, value in _series(run):
-                writer.add_scalar(name, value, step)
-            plain = {
-                name: value if isinstance(value, bool | int | float) else str(value)
-                for name, value in run.parameters.items()
-            }
-            writer.add_hparams(plain, run.measures, name="hparams")
+            for point in _step_values(run):
+                writer.add_scalar(point.name, point.value, point.step)
+            parameters = {}
+            for name, value in run.parameters.items():
+                parameters[name] = value if isinstance(value, bool | int | float) else str(value)
+            writer.add_hparams(parameters, run.measures, name="hparams")
 
 
-def _series(run: Exported) -> list[tuple[int, str, float]]:
-    """Step, name and value of what a run has per step."""
+class _StepValue(NamedTuple):
+    """A value of one step, under the name that it is exported by."""
+
+    step: int
+    name: str
+    value: float
+
+
+def _step_values(run: ExportedRun) -> list[_StepValue]:
+    """Return the series of a run, step by step, without what is empty."""
     return [
-        (int(row["step"]), f"step/{name}", float(row[name]))
+        _StepValue(int(row["step"]), f"step/{name}", float(row[name]))
         for row in run.steps.to_dict("records")
         for name in STEP_SERIES
-        if not _empty(row[name])
+        if not _is_empty(row[name])
     ]
 
 
-def _empty(value: Any) -> bool:
-    return value is None or (isinstance(value, float) and not math.isfinite(value))
-
-
-FORMATS = {
-    "json": Format(_json, {}, "a line per run"),
-    "mlflow": Format(_mlflow, {"mlflow": "mlflow"}, "mlflow ui --backend-store-uri sqlite:///{out}/mlflow.db"),
-    "openmetrics": Format(_openmetrics, {"prometheus_client": "prometheus-client"}, "Prometheus's textfile collector"),
-    "tensorboard": Format(_tensorboard, {"tensorboardX": "tensorboardX"}, "tensorboard --logdir {out}"),
-    "wandb": Format(_wandb, {"wandb": "wandb"}, "wandb sync {out}/wandb/offline-run-*"),
+EXPORT_FORMATS = {
+    "json": ExportFormat(_json, {}, "a line per run"),
+    "mlflow": ExportFormat(_mlflow, {"mlflow": "mlflow"}, "mlflow ui --backend-store-uri sqlite:///{out}/mlflow.db"),
+    "openmetrics": ExportFormat(
+        _openmetrics, {"prometheus_client": "prometheus-client"}, "Prometheus's textfile collector"
+    ),
+    "tensorboard": ExportFormat(_tensorboard, {"tensorboardX": "tensorboardX"}, "tensorboard --logdir {out}"),
+    "wandb": ExportFormat(_wandb, {"wandb": "wandb"}, "wandb sync {out}/wandb/offline-run-*"),
 }

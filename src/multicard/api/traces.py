@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # a second to import, which the command line saves
     from matplotlib.figure import Figure
 
     from multicard.analysis.bottlenecks.of_capture import Answer
+    from multicard.analysis.runs.step_periods import StepTime
 
 
 class NotRecorded(UserError):
@@ -64,7 +65,24 @@ def read_trace(
     >>> trace.kernels.nlargest(5, "total_s")[["kernel", "calls", "total_s"]]  # doctest: +SKIP
     >>> trace.figure()  # doctest: +SKIP
     """
-    paths = [Path(path)] if isinstance(path, str | Path) else [Path(each) for each in path]
+    paths = [Path(path)] if isinstance(path, str | Path) else [Path(part) for part in path]
+    _check_request(paths, tables, scope)
+    scratch = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+    traces = open_capture(paths, Path(scratch.name), large)
+    activity = activity_tables(traces, tables, scope)
+    if find_steps and not _has_marked_steps(activity):
+        found_steps = find_steps_of(traces)
+        notices = found_steps.notices
+        if found_steps.steps:
+            traces = with_steps(traces, found_steps.steps)
+            activity = activity_tables(traces, tables, scope)
+            notices = (*notices, f"steps from {found_steps.source}")
+        activity = activity._replace(notices=(*activity.notices, *notices))
+    return TraceAnalysis(paths, activity, traces, scratch, scope)
+
+
+def _check_request(paths: Sequence[Path], tables: Collection[str] | None, scope: str) -> None:
+    """Raise `UserError` if there is no path, or no table or scope of a name."""
     if not paths:
         raise UserError("no path of a trace, expected at least one")
     unknown = sorted(set(tables or ()) - set(ACTIVITIES))
@@ -72,19 +90,12 @@ def read_trace(
         raise UserError(f"no table {unknown[0]}, expected some of {', '.join(ACTIVITIES)}")
     if scope not in SCOPES:
         raise UserError(f"no scope {scope}, expected {' or '.join(SCOPES)}")
-    scratch = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
-    traces = open_capture(paths, Path(scratch.name), large)
-    found = activity_tables(traces, tables, scope)
-    marked = (row.get("phase") or row["scope"] for of in ("phases", "timeline") for row in found.rows.get(of, []))
-    if find_steps and STEP not in marked:
-        steps = find_steps_of(traces)
-        notices = steps.notices
-        if steps.steps:
-            traces = with_steps(traces, steps.steps)
-            found = activity_tables(traces, tables, scope)
-            notices = (*notices, f"steps from {steps.source}")
-        found = found._replace(notices=(*found.notices, *notices))
-    return TraceAnalysis(paths, found, traces, scratch, scope)
+
+
+def _has_marked_steps(activity: ActivityTables) -> bool:
+    """True if a phase or a row of the timeline is of a range that is named `step`."""
+    rows = [*activity.rows.get("phases", []), *activity.rows.get("timeline", [])]
+    return any((row.get("phase") or row["scope"]) == STEP for row in rows)
 
 
 class TraceAnalysis:
@@ -104,15 +115,21 @@ class TraceAnalysis:
         scratch: tempfile.TemporaryDirectory[str],
         scope: str,
     ) -> None:
-        self.path = paths[0]  # the file or folder, the first of several
+        # The file or folder, the first of several.
+        self.path = paths[0]
         self.paths = tuple(paths)
-        self.scope = scope  # what the tables are about: the `capture` or its `steps`
-        self.absent: Mapping[str, str] = MappingProxyType(tables.absent)  # why a table cannot be told, by its name
+        # What the tables are about: the `capture` or its `steps`.
+        self.scope = scope
+        # The reason why a table is not there, by its name.
+        self.absent: Mapping[str, str] = MappingProxyType(tables.absent)
         # Lines on what was set right in the capture.
         self.notices = tables.notices
         # Lines on what is missing from the capture, so that what it shows may be wrong.
         self.warnings = tables.warnings
-        self._activity, self._traces, self._scratch = tables, traces, scratch
+        self._activity = tables
+        self._traces = traces
+        # The folder of exported reports is removed with this object.
+        self._scratch = scratch
         self._frames: dict[str, pd.DataFrame] = {}
 
     @property
@@ -121,7 +138,10 @@ class TraceAnalysis:
         return {name: self[name] for name in self.names}
 
     def rows(self, name: str) -> list[dict[str, Any]]:
-        """One table as Python values, None for what was not recorded; `NotRecorded` without events for it."""
+        """Return one table as Python values, None for what was not recorded.
+
+        Raises `NotRecorded` if the trace has no events for it, and `UserError` if no table has that name.
+        """
         if name in self.absent:
             raise NotRecorded(f"{self.path}: {name}: cannot tell: {self.absent[name]}")
         if name not in self._activity.rows:
@@ -129,7 +149,7 @@ class TraceAnalysis:
         return self._activity.rows[name]
 
     def summary(self, name: str) -> list[dict[str, Any]]:
-        """One table in short: `rows`, but means over steps."""
+        """Return one table in short: `rows`, but means over steps."""
         return summarized(name, self.rows(name))
 
     @property
@@ -158,7 +178,7 @@ class TraceAnalysis:
         return [*super().__dir__(), *self.names]
 
     def answer(self) -> "Answer":
-        """Where the time goes: a sentence, the parts of a step or of the capture, and what took longest."""
+        """Return where the time goes: a sentence, the parts of a step or of the capture, and what took longest."""
         from multicard.analysis.bottlenecks.of_capture import answer
 
         return answer(self._activity)
@@ -197,29 +217,38 @@ class TraceAnalysis:
         from multicard.analysis.comparison.trace_comparison import COLUMNS, compare_captures, differing_gpus
         from multicard.analysis.runs.step_periods import long_steps, step_time
 
-        sides = {"a": self._of_scope(STEPS), "b": other._of_scope(STEPS)}
-        times = {side: step_time(tables) for side, tables in sides.items()}
-        if None in times.values():
-            # A trace without steps keeps its whole capture in either scope.
-            traces = {"a": self, "b": other}
-            sides |= {side: traces[side]._of_scope(CAPTURE) for side in sides if times[side] is not None}
-        rows, basis = compare_captures(*sides.values())
-        found = pd.DataFrame([asdict(row) for row in rows], columns=list(COLUMNS))
-        shown = {side: time for side, time in times.items() if time is not None}
-        found.attrs["basis"] = basis
-        found.attrs["step_times"] = shown
-        found.attrs["periods"] = {side: list(shown[side].periods_s) if side in shown else [] for side in sides}
-        found.attrs["outlying"] = {side: long_steps(shown[side]) if side in shown else [] for side in sides}
+        sides = {"a": self, "b": other}
+        tables = {side: trace._compared_tables(STEPS) for side, trace in sides.items()}
+        step_times: dict[str, StepTime] = {}
+        for side in sides:
+            time = step_time(tables[side])
+            if time is not None:
+                step_times[side] = time
+        if len(step_times) < len(sides):
+            # Both are compared over their whole capture, which a trace without steps has in either scope.
+            for side in step_times:
+                tables[side] = sides[side]._compared_tables(CAPTURE)
+        rows, basis = compare_captures(tables["a"], tables["b"])
+        comparison = pd.DataFrame([asdict(row) for row in rows], columns=list(COLUMNS))
+        periods: dict[str, list[float]] = {side: [] for side in sides}
+        outlying: dict[str, list[int]] = {side: [] for side in sides}
+        for side, time in step_times.items():
+            periods[side] = list(time.periods_s)
+            outlying[side] = long_steps(time)
         gpus = differing_gpus(self._gpus(), other._gpus())
-        found.attrs["gpus"] = dict(zip(sides, gpus, strict=True)) if gpus else {}
-        return found
+        comparison.attrs["basis"] = basis
+        comparison.attrs["step_times"] = step_times
+        comparison.attrs["periods"] = periods
+        comparison.attrs["outlying"] = outlying
+        comparison.attrs["gpus"] = dict(zip(sides, gpus, strict=True)) if gpus else {}
+        return comparison
 
-    def _of_scope(self, scope: str) -> ActivityTables:
-        """The tables that are compared, of a scope."""
+    def _compared_tables(self, scope: str) -> ActivityTables:
+        """Return the tables that a comparison needs, of a scope."""
         from multicard.analysis.comparison.trace_comparison import COMPARED
 
-        made = {*self._activity.rows, *self._activity.absent}
-        if self.scope == scope and made.issuperset(COMPARED):
+        computed = {*self._activity.rows, *self._activity.absent}
+        if self.scope == scope and computed.issuperset(COMPARED):
             return self._activity
         return activity_tables(self._traces, COMPARED, scope=scope)
 
@@ -227,23 +256,26 @@ class TraceAnalysis:
         return tuple(name for trace in self._traces for name in trace.gpus)
 
     def save(self, folder: str | Path) -> list[Path]:
-        """Write each recorded table as Parquet and CSV, and a figure of the timeline, if any; give their paths."""
+        """Write each recorded table as Parquet and CSV, and a figure of the timeline, if any; return their paths."""
         import pyarrow.csv
         import pyarrow.parquet
 
-        folder, written = Path(folder), []
+        folder = Path(folder)
+        written = []
         for name in self.names:
             table = self._activity.table(name)
-            written += [folder / f"{name}.parquet", folder / f"{name}.csv"]
-            with atomic_write(written[-2]) as temporary:
+            parquet, csv = folder / f"{name}.parquet", folder / f"{name}.csv"
+            with atomic_write(parquet) as temporary:
                 pyarrow.parquet.write_table(table, temporary)
-            with atomic_write(written[-1]) as temporary:
+            with atomic_write(csv) as temporary:
                 pyarrow.csv.write_csv(_for_people(table), temporary)
+            written += [parquet, csv]
         if self._shows_devices():
             from multicard.figures.timeline import draw_timeline
 
-            written.append(folder / "timeline.png")
-            draw_timeline(self.rows("timeline"), written[-1])
+            figure = folder / "timeline.png"
+            draw_timeline(self.rows("timeline"), figure)
+            written.append(figure)
         return written
 
     def _shows_devices(self) -> bool:
@@ -266,19 +298,25 @@ class TraceAnalysis:
 
         from multicard.api.display import titled
 
-        known = {name: each.description for name, each in ACTIVITIES.items() if name in self._activity.rows}
-        rows = [(name, len(self._activity.rows[name]), text) for name, text in known.items()]
-        rows += [(name, "", f"cannot tell: {why}") for name, why in self.absent.items()]
-        return titled(f"Trace {self.path}", pd.DataFrame(rows, columns=["table", "rows", "description"]))
+        columns = ["table", "rows", "description"]
+        contents: list[tuple[str, object, str]] = []
+        for name, activity in ACTIVITIES.items():
+            if name in self._activity.rows:
+                contents.append((name, len(self._activity.rows[name]), activity.description))
+        for name, reason in self.absent.items():
+            contents.append((name, "", f"cannot tell: {reason}"))
+        return titled(f"Trace {self.path}", pd.DataFrame(contents, columns=columns))
 
 
 def _for_people(table: pa.Table) -> pa.Table:
     """Return a table whose text a terminal and a spreadsheet may show, as names of kernels may be anything."""
     import pyarrow.compute as pc
 
-    for place, column in enumerate(table.schema):
+    for index, column in enumerate(table.schema):
         if pa.types.is_string(column.type):
-            coded = pc.dictionary_encode(table[column.name].combine_chunks())
-            shown = [word if word is None else for_csv(printable(word)) for word in coded.dictionary.to_pylist()]
-            table = table.set_column(place, column, pc.take(pa.array(shown, pa.string()), coded.indices))
+            # A text occurs in many rows: it is encoded once.
+            encoded = pc.dictionary_encode(table[column.name].combine_chunks())
+            texts = [None if text is None else for_csv(printable(text)) for text in encoded.dictionary.to_pylist()]
+            cells = pc.take(pa.array(texts, pa.string()), encoded.indices)
+            table = table.set_column(index, column, cells)
     return table

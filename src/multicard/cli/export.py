@@ -7,13 +7,13 @@ from multicard.cli._command import PREPARE, Command, add_results
 from multicard.cli._console import say
 
 # Which multicard.api.export writes; named here, so that the help need not import it.
-FORMATS = ("json", "mlflow", "openmetrics", "tensorboard", "wandb")
+FORMAT_NAMES = ("json", "mlflow", "openmetrics", "tensorboard", "wandb")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the results, the format, and where to write."""
     add_results(parser)
-    parser.add_argument("--to", choices=FORMATS, required=True, help="json: a line for each run")
+    parser.add_argument("--to", choices=FORMAT_NAMES, required=True, help="json: a line for each run")
     parser.add_argument(
         "--out", type=Path, metavar="PATH", help="new file or folder (default: NAME-FORMAT; json: print)"
     )
@@ -22,19 +22,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Write the results for another tool, and print what opens them."""
     from multicard import read_results
-    from multicard.api.export import FORMATS, as_line, export, exported
+    from multicard.api.export import EXPORT_FORMATS, as_line, export, exported_runs
     from multicard.experiment.config import ARCHIVE
 
     source: Path = arguments.source
     results = read_results(source)
     if arguments.to == "json" and not arguments.out:
-        for each in exported(results):
-            print(as_line(each))
+        for exported_run in exported_runs(results):
+            print(as_line(exported_run))
         return
     name = source.resolve().name.removesuffix(ARCHIVE).removesuffix(".yaml")
     out = arguments.out or Path(f"{name}-{arguments.to}")
     export(results, arguments.to, out)
-    opened = FORMATS[arguments.to].opened.format(out=out)
+    opened = EXPORT_FORMATS[arguments.to].opened.format(out=out)
     say(f"runs: {len(results.measures)}: {out} ({opened})")
 
 
