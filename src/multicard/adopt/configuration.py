@@ -1,7 +1,7 @@
 """The configuration whose runs are those of a table of traces."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from multicard.adopt.table import TracedRun
@@ -12,39 +12,31 @@ from multicard.experiment.workload import parameters_of
 from multicard.runs.parameters import ARGS, ARGS_PREFIX, flat, nested
 
 SCENARIO = "adopted"
-MOST = 500  # configurations that the values of a table may combine to
-FIGURES = (
+# Runs that the values of a table may combine to, at most.
+MOST_RUNS = 500
+FIGURES_OF_TRACES = (
     "step_times", "time_shares", "cuda_api", "kernel_classes", "memory_transfers", "device_time", "collectives",
 )  # fmt: skip
 
 
 def configuration(runs: Sequence[TracedRun]) -> dict[str, Any]:
-    """A configuration that expands into the runs, without `results`.
+    """Return a configuration that expands into the runs, without `results`.
 
-    Raises `UserError` if there is none with at most `MOST` runs, or two values are the same.
+    Raises `UserError` if there is none with at most `MOST_RUNS` runs, or two values are the same.
     """
     stated = [_stated(run) for run in runs]
-    values = {name: _distinct([each[name] for each in stated]) for name in stated[0]}
-    varied = {name: each for name, each in values.items() if len(each) > 1}
+    fixed: dict[str, Any] = {}
+    varied: dict[str, list[Any]] = {}
+    for name in stated[0]:
+        values = _distinct([parameters[name] for parameters in stated])
+        if len(values) > 1:
+            varied[name] = values
+        elif (name, values) != ("nodes", [1]):
+            # One node is the default.
+            fixed[name] = values[0]
     repeats = max(run.parameters.get("repeat", 1) for run in runs)
-    combined = repeats * math.prod(map(len, varied.values()))
-    if combined > MOST:
-        named = [name.removeprefix(ARGS_PREFIX) for name in varied] + ["repeat"] * (repeats > 1)
-        raise UserError(
-            f"the values of {', '.join(named)} combine to {combined} runs, "
-            f"more than {MOST}, and {len(runs)} have traces; leave out columns that only name a trace"
-        )
-    fixed = {name: each[0] for name, each in values.items() if name not in varied and (name, each) != ("nodes", [1])}
-    several = "devices" in varied
-    question = "What does another GPU gain, and where does the time go?" if several else "Where does the time go?"
-    scenario = {
-        "question": f"{question} (adopted traces)",
-        "fixed": {"workload": "adopted", **nested(fixed)},
-        **({"vary": nested(varied)} if varied else {}),
-        "repeats": repeats,
-        "figures": [*(("iteration_time", "speedup") if several else ()), *FIGURES],
-    }
-    config = {"scenarios": {SCENARIO: scenario}}
+    _check_combinations(varied, repeats, len(runs))
+    config = {"scenarios": {SCENARIO: _scenario(fixed, varied, repeats)}}
     expanded = distinct(expand(check(config, "multicard analyze --as-runs", outside=False)))
     for run in runs:
         if run.id not in expanded:
@@ -52,13 +44,47 @@ def configuration(runs: Sequence[TracedRun]) -> dict[str, Any]:
     return config
 
 
+def _check_combinations(varied: Mapping[str, Sequence[Any]], repeats: int, traced_runs: int) -> None:
+    """Raise `UserError` if values combine to too many runs."""
+    combined = repeats * math.prod(len(listed) for listed in varied.values())
+    if combined > MOST_RUNS:
+        names = [name.removeprefix(ARGS_PREFIX) for name in varied]
+        if repeats > 1:
+            names.append("repeat")
+        raise UserError(
+            f"the values of {', '.join(names)} combine to {combined} runs, "
+            f"more than {MOST_RUNS}, and {traced_runs} have traces; leave out columns that only name a trace"
+        )
+
+
+def _scenario(fixed: Mapping[str, Any], varied: Mapping[str, Sequence[Any]], repeats: int) -> dict[str, Any]:
+    """Return the scenario of runs, which asks for speed-ups if they have several numbers of devices."""
+    question = "Where does the time go?"
+    figures = list(FIGURES_OF_TRACES)
+    if "devices" in varied:
+        question = "What does another GPU gain, and where does the time go?"
+        figures = ["iteration_time", "speedup", *FIGURES_OF_TRACES]
+    scenario: dict[str, Any] = {
+        "question": f"{question} (adopted traces)",
+        "fixed": {"workload": "adopted", **nested(fixed)},
+    }
+    if varied:
+        scenario["vary"] = nested(varied)
+    return {**scenario, "repeats": repeats, "figures": figures}
+
+
 def _stated(run: TracedRun) -> dict[str, Any]:
-    p = parameters_of(run.parameters)
-    return flat({"program": p.program, "devices": p.devices, "nodes": p.nodes, ARGS: p.args})
+    """Return the parameters of a run that a table may vary."""
+    values = parameters_of(run.parameters).model_dump()
+    return flat({name: values[name] for name in ("program", "devices", "nodes", ARGS)})
 
 
 def _distinct(values: Sequence[Any]) -> list[Any]:
-    """Each value once: numbers by their size, others as they come."""
-    found = list(dict.fromkeys(values))
-    numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in found)
-    return sorted(found) if numbers else found
+    """Return each value once: numbers by their size, others in the order of their first occurrence.
+
+    >>> _distinct([8, 2, 8]), _distinct(["ddp", "dp", "ddp"])
+    ([2, 8], ['ddp', 'dp'])
+    """
+    distinct_values = list(dict.fromkeys(values))
+    are_numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in distinct_values)
+    return sorted(distinct_values) if are_numbers else distinct_values

@@ -2,11 +2,11 @@
 
 import csv
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from glob import glob
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
@@ -15,24 +15,27 @@ from multicard.core.text import natural
 from multicard.core.validation import expectation
 from multicard.experiment.workload import parameters_of
 from multicard.profilers.interface import Profiler
-from multicard.runs.parameter_types import OwnName
+from multicard.runs.parameter_types import OWN_NAME
 from multicard.runs.parameters import run_id
 from multicard.trace.files import READABLE, profiler_of
 
-# Columns that are no parameters of the user's own, and of numbers the least.
-NUMBERS = {"devices": 1, "nodes": 1, "repeat": 1, "samples_per_step": 1, "warmup_steps": 0}
-NEEDED = ("trace", "devices")
-NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9.+-]+")
+# Columns of whole numbers that are no parameters of the user's own, with the least value of each.
+LEAST_VALUES = {"devices": 1, "nodes": 1, "repeat": 1, "samples_per_step": 1, "warmup_steps": 0}
+REQUIRED = ("trace", "devices")
 
 
 @dataclass
 class TracedRun:
-    """What a table states of one run."""
+    """The row of a table about one run."""
 
-    parameters: dict[str, Any]  # of the workload `adopted`, as JSON has them
-    where: str  # the row, for messages
-    files: list[Path]  # its traces in order
-    facts: dict[str, Any]  # `samples_per_step` and `warmup_steps` where stated
+    # Parameters of the workload `adopted`, as JSON has them.
+    parameters: dict[str, Any]
+    # The row, for messages.
+    where: str
+    # The traces of the run in order.
+    files: list[Path]
+    # `samples_per_step`, None if it is not stated, and `warmup_steps`.
+    facts: dict[str, Any]
 
     @property
     def id(self) -> str:
@@ -41,10 +44,26 @@ class TracedRun:
 
     @property
     def profiler(self) -> Profiler:
-        """What recorded the traces."""
+        """The profiler that recorded the traces."""
         profiler = profiler_of(self.files[0])
-        assert profiler is not None  # `read_table` takes no others
+        # `read_table` takes no files without one.
+        assert profiler is not None
         return profiler
+
+
+class _Line(NamedTuple):
+    """The cells of one line of a table, and its number in the file."""
+
+    number: int
+    cells: list[str]
+
+
+@dataclass(frozen=True)
+class _Cells:
+    """The text of a table."""
+
+    header: list[str]
+    lines: list[_Line]
 
 
 def read_table(path: Path) -> list[TracedRun]:
@@ -52,26 +71,26 @@ def read_table(path: Path) -> list[TracedRun]:
 
     Raises `UserError` with a line per error.
     """
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.reader(file)
-            header = [cell.strip().lower().replace("-", "_").replace(" ", "_") for cell in next(reader, [])]
-            rows = [(reader.line_num, [cell.strip() for cell in cells]) for cells in reader if any(cells)]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise UserError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
-    if errors := _header_errors(path, header) or ([] if rows else [f"{path}: holds no row below its header"]):
+    table = _read_cells(path)
+    errors = _header_errors(path, table.header)
+    if not errors and not table.lines:
+        errors = [f"{path}: holds no row below its header"]
+    if errors:
         raise UserError(*errors)
-    program = NOT_IN_A_NAME.sub("-", path.stem).strip("-.+")[:40] or "traces"
+    program = _program_name(path)
     runs: dict[str, TracedRun] = {}
-    for line, cells in rows:
-        where = f"{path}, line {line}"
+    for line in table.lines:
+        where = f"{path}, line {line.number}"
         try:
-            if len(cells) != len(header):
-                raise UserError(f"{where}: found {len(cells)} cells, expected {len(header)} as in the header")
-            run = _run(dict(zip(header, cells, strict=True)), where, program, path.parent)
-            known = runs.setdefault(run.id, run)
-            if known is not run:
-                raise UserError(f"{where}: is the same run as {known.where}; state another repeat")
+            if len(line.cells) != len(table.header):
+                raise UserError(
+                    f"{where}: found {len(line.cells)} cells, expected {len(table.header)} as in the header"
+                )
+            stated = dict(zip(table.header, line.cells, strict=True))
+            run = _run(stated, where, program, path.parent)
+            if run.id in runs:
+                raise UserError(f"{where}: is the same run as {runs[run.id].where}; state another repeat")
+            runs[run.id] = run
         except UserError as error:
             errors.append(str(error))
     if errors:
@@ -79,55 +98,97 @@ def read_table(path: Path) -> list[TracedRun]:
     return list(runs.values())
 
 
-def _header_errors(path: Path, header: list[str]) -> list[str]:
-    pattern = next(each.pattern for each in OwnName.__metadata__ if getattr(each, "pattern", None))
-    errors = [f"{path}: found no column {name}" for name in NEEDED if name not in header]
-    errors += [f"{path}: the column {name} is there twice" for name in dict.fromkeys(header) if header.count(name) > 1]
-    return errors + [
-        f"{path}: the column {name!r} is no name of a parameter, expected letters, digits and _, a letter first"
-        for name in header
-        if not re.fullmatch(pattern, name)
+def _read_cells(path: Path) -> _Cells:
+    """Read a CSV file, without its empty lines and the spaces around cells; `Batch Size` becomes `batch_size`."""
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.reader(file)
+            header = [re.sub("[- ]", "_", cell.strip().lower()) for cell in next(reader, [])]
+            lines = [_Line(reader.line_num, [cell.strip() for cell in cells]) for cells in reader if any(cells)]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"{path}: cannot be read: {reason}") from error
+    return _Cells(header, lines)
+
+
+def _program_name(path: Path) -> str:
+    """Return the name of a table as far as it may be the name of a program.
+
+    >>> _program_name(Path("our runs!.csv")), _program_name(Path("β.csv"))
+    ('our-runs', 'traces')
+    """
+    name = re.sub(r"[^A-Za-z0-9.+-]+", "-", path.stem).strip("-.+")
+    return name[:40] or "traces"
+
+
+def _header_errors(path: Path, header: Sequence[str]) -> list[str]:
+    missing = [name for name in REQUIRED if name not in header]
+    repeated = [name for name in dict.fromkeys(header) if header.count(name) > 1]
+    misnamed = [name for name in header if not re.fullmatch(OWN_NAME, name)]
+    return [
+        *(f"{path}: found no column {name}" for name in missing),
+        *(f"{path}: the column {name} is there twice" for name in repeated),
+        *(
+            f"{path}: the column {name!r} is no name of a parameter, expected letters, digits and _, a letter first"
+            for name in misnamed
+        ),
     ]
 
 
 def _run(stated: Mapping[str, str], where: str, program: str, folder: Path) -> TracedRun:
-    numbers = {name: _number(where, name, cell) for name, cell in stated.items() if name in NUMBERS and cell}
+    """Return a run, given the cells of its row by column."""
+    numbers = {name: _number(where, name, stated[name]) for name in stated if name in LEAST_VALUES and stated[name]}
     if "devices" not in numbers:
         raise UserError(f"{where}: devices: is empty, expected the number of GPUs of the run")
-    own = {name: cell for name, cell in stated.items() if name not in (*NEEDED, *NUMBERS)}
-    if empty := next((name for name, cell in own.items() if not cell), None):
-        raise UserError(f"{where}: {empty}: is empty; state the value of every row, or leave the column out")
-    parameters = {name: numbers[name] for name in ("devices", "nodes", "repeat") if name in numbers}
+    arguments = {name: cell for name, cell in stated.items() if name not in (*REQUIRED, *LEAST_VALUES)}
+    for name, cell in arguments.items():
+        if not cell:
+            raise UserError(f"{where}: {name}: is empty; state the value of every row, or leave the column out")
+    parameters: dict[str, Any] = {"workload": "adopted", "program": program, "args": arguments}
+    for name in ("devices", "nodes", "repeat"):
+        if name in numbers:
+            parameters[name] = numbers[name]
     try:
-        checked = parameters_of(parameters | {"workload": "adopted", "program": program, "args": own})
+        checked = parameters_of(parameters)
     except ValidationError as error:
         fault = error.errors()[0]
         raise UserError(f"{where}: {fault['loc'][0]}: found {fault['input']!r}, {expectation(fault)}") from error
     if checked.devices % checked.nodes:
         raise UserError(f"{where}: {checked.devices} devices cannot be shared equally by {checked.nodes} nodes")
-    facts = {"samples_per_step": numbers.get("samples_per_step"), "warmup_steps": numbers.get("warmup_steps", 0)}
-    return TracedRun(checked.stated(), where, _files(stated["trace"], where, folder), facts)
+    return TracedRun(
+        parameters=checked.stated(),
+        where=where,
+        files=_files(stated["trace"], where, folder),
+        facts={
+            "samples_per_step": numbers.get("samples_per_step"),
+            "warmup_steps": numbers.get("warmup_steps", 0),
+        },
+    )
 
 
 def _number(where: str, name: str, cell: str) -> int:
-    if not re.fullmatch(r"\d{1,9}", cell) or int(cell) < NUMBERS[name]:
-        raise UserError(f"{where}: {name}: found {cell!r}, expected a whole number of at least {NUMBERS[name]}")
+    """Return the whole number of a cell; raise `UserError` if it is none, or less than its column allows."""
+    if not re.fullmatch(r"\d{1,9}", cell) or int(cell) < LEAST_VALUES[name]:
+        raise UserError(f"{where}: {name}: found {cell!r}, expected a whole number of at least {LEAST_VALUES[name]}")
     return int(cell)
 
 
 def _files(trace: str, where: str, folder: Path) -> list[Path]:
-    """The traces of a row: one file, or those of a pattern such as `run/*.json.gz`, rank10 after rank2."""
+    """Return the traces of a row: one file, or those of a pattern such as `run/*.json.gz`, rank10 after rank2."""
     if not trace:
         raise UserError(f"{where}: trace: is empty, expected a file")
     paths = [folder / trace]
-    if not paths[0].exists() and re.search(r"[*?\[]", trace):
-        found = map(Path, glob(str(folder / trace)))  # noqa: PTH207, Path.glob takes no absolute patterns
-        paths = sorted(found, key=lambda path: natural(str(path)))
+    is_pattern = re.search(r"[*?\[]", trace) is not None
+    if is_pattern and not paths[0].exists():
+        # Path.glob takes no absolute patterns.
+        matches = glob(str(folder / trace))  # noqa: PTH207
+        paths = [Path(match) for match in sorted(matches, key=natural)]
     if not paths or not all(path.is_file() for path in paths):
         raise UserError(f"{where}: {folder / trace}: no such file")
-    for path in paths:
-        if profiler_of(path) is None:
+    profilers = [profiler_of(path) for path in paths]
+    for path, profiler in zip(paths, profilers, strict=True):
+        if profiler is None:
             raise UserError(f"{where}: {path}: is no trace by its name, expected *{', *'.join(READABLE)}")
-    if len(set(map(profiler_of, paths))) > 1:
+    if len(set(profilers)) > 1:
         raise UserError(f"{where}: {trace}: are traces of several profilers, expected those of one run")
     return paths

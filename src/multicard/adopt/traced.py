@@ -1,4 +1,4 @@
-"""What the traces of one run show: its ranks, its GPUs and its steps; and the run directory that is made of it."""
+"""Read the traces of a run for its ranks, its GPUs and its steps, and make the run directory from these."""
 
 import tempfile
 from collections.abc import Sequence
@@ -31,20 +31,26 @@ from multicard.trace.model import Steps, Trace
 from multicard.trace.tables import STEPS as IN_STEPS
 from multicard.trace.tables import activity_tables
 
-MOST_APART = 1  # steps by which the captures of two ranks may differ
-MOST_NAMED = 5  # ranges in a message
+# Steps by which the captures of two ranks may differ.
+MOST_APART = 1
 
 
 @dataclass
 class Traced:
     """A run and what its traces show."""
 
-    run: TracedRun  # what was stated of it
-    source: str | None  # what tells its steps, in words; None where nothing does
-    ranks: dict[Owner, int]  # rank of each process with kernels
-    steps: dict[Owner, Steps]  # those that count: as many of each rank, without the stated warm-up
-    devices: int  # GPUs at work
-    notices: tuple[str, ...] = ()  # lines on what its traces lack
+    # What a table states of the run.
+    run: TracedRun
+    # What shows its steps, in words; None if nothing does.
+    source: str | None
+    # Rank of each process with kernels.
+    ranks: dict[Owner, int]
+    # Steps that count: as many of each rank, without the stated warm-up. Empty if nothing shows steps.
+    steps: dict[Owner, Steps]
+    # GPUs at work.
+    devices: int
+    # Lines on what its traces lack.
+    notices: tuple[str, ...] = ()
 
     @property
     def count(self) -> int:
@@ -53,74 +59,103 @@ class Traced:
 
 
 def gather(
-    runs: Sequence[TracedRun], made: Path | None, step_range: str | None = None, large: bool = False
+    runs: Sequence[TracedRun], results: Path | None, step_range: str | None = None, large: bool = False
 ) -> tuple[list[Traced], list[str]]:
-    """Look into the traces of runs, one run after another; give what they show, and a line per run that cannot be had.
+    """Read the traces of runs, one run after another; return what they show, and a line per run that has an error.
 
-    `made`: folder for the run directories; None to write none. `step_range`: name of the ranges that are steps; by
+    `results`: folder for the run directories; None to write none. `step_range`: name of the ranges that are steps; by
     default steps are found. `large`: whether gzipped traces may unpack to any size.
     """
-    traced, errors = [], []
+    all_traced: list[Traced] = []
+    errors: list[str] = []
     for run in runs:
-        with tempfile.TemporaryDirectory(prefix="multicard-", ignore_cleanup_errors=True) as exported:
+        with tempfile.TemporaryDirectory(prefix="multicard-", ignore_cleanup_errors=True) as scratch:
             try:
-                traces = _opened(run, Path(exported), large)
-                found = _look_into(run, traces, step_range)
-                if made is not None:
-                    _write_run(found, traces, made / run.id)
+                traces = _open_traces(run, Path(scratch), large)
+                traced = _analyze(run, traces, step_range)
+                if results is not None:
+                    _write_run(traced, traces, results / run.id)
+                all_traced.append(traced)
+            except TraceError as error:
+                # Such an error names the trace only.
+                errors.append(f"{run.where}: {error}")
             except UserError as error:
-                where = f"{run.where}: " if isinstance(error, TraceError) else ""
-                errors.append(f"{where}{error}")
-                continue
-            traced.append(found)
-    return traced, errors
+                errors.append(str(error))
+    return all_traced, errors
 
 
-def _opened(run: TracedRun, scratch: Path, large: bool) -> list[Trace]:
-    """The traces of a run, reports exported to `scratch`."""
+def _open_traces(run: TracedRun, scratch: Path, large: bool) -> list[Trace]:
+    """Open the traces of a run; reports are exported to `scratch`."""
     traces = []
     for number, path in enumerate(run.files):
-        folder = scratch / f"{number}"  # reports of two ranks may share a name
+        # Reports of two ranks may share a name.
+        folder = scratch / f"{number}"
         folder.mkdir(parents=True)
         traces.append(open_trace(path, folder, large))
     return traces
 
 
-def _look_into(run: TracedRun, traces: Sequence[Trace], step_range: str | None) -> Traced:
-    found = find_steps(traces, step_range)
+def _analyze(run: TracedRun, traces: Sequence[Trace], step_range: str | None) -> Traced:
+    """Return what the traces of a run show.
+
+    Raises `UserError` if that contradicts what is stated of the run.
+    """
+    found_steps = find_steps(traces, step_range)
+    traces_with_kernels = {number for number, _ in found_steps.devices}
     for number, path in enumerate(run.files):
-        if all(of != number for of, _ in found.devices):
+        if number not in traces_with_kernels:
             raise UserError(f"{run.where}: {path.name}: holds no kernel of a GPU, expected activity of a GPU")
-    at_work = _gpus_at_work(traces, found)
+    gpus = _gpus_at_work(traces, found_steps)
     devices = run.parameters.get("devices", 1)
-    if at_work > devices:
-        raise UserError(f"{run.where}: its traces show {at_work} GPUs at work, and devices is {devices}")
-    if step_range and found.source is None:
-        named = ", ".join(found.ranges[:MOST_NAMED]) or "none"
-        raise UserError(f"{run.where}: found no range {step_range!r} in every rank; the most frequent are: {named}")
-    ranks = _ranks(run, traces, found)
-    return Traced(run, found.source, ranks, _common_steps(run, found, ranks), at_work)
+    if gpus > devices:
+        raise UserError(f"{run.where}: its traces show {gpus} GPUs at work, and devices is {devices}")
+    if step_range and found_steps.source is None:
+        frequent = ", ".join(found_steps.ranges[:5]) or "none"
+        raise UserError(f"{run.where}: found no range {step_range!r} in every rank; the most frequent are: {frequent}")
+    ranks = _ranks(run, traces, found_steps)
+    return Traced(
+        run=run,
+        source=found_steps.source,
+        ranks=ranks,
+        steps=_common_steps(run, found_steps, ranks),
+        devices=gpus,
+    )
 
 
-def _gpus_at_work(traces: Sequence[Trace], found: FoundSteps) -> int:
-    """Return the number of GPUs that ran kernels; processes that share one count it once where the traces tell."""
-    gpus = set()
-    for (number, process), devices in found.devices.items():
+def _gpus_at_work(traces: Sequence[Trace], found_steps: FoundSteps) -> int:
+    """Return the number of GPUs that ran kernels; processes that share one count it once where the traces show that."""
+    gpus: set[object] = set()
+    for (number, process), devices in found_steps.devices.items():
         for device in devices:
-            identity = traces[number].gpu_identities.get((process, device))
+            identity = None if device is None else traces[number].gpu_identities.get((process, device))
             gpus.add(identity or (number, process, device))
     return len(gpus)
 
 
-def _ranks(run: TracedRun, traces: Sequence[Trace], found: FoundSteps) -> dict[Owner, int]:
-    """Ranks of the processes: as the traces say, else in the order of files, devices and processes."""
-    owners = sorted(found.devices, key=lambda owner: (owner[0], natural(str(found.devices[owner][0])), owner[1]))
-    told = {owner: traces[owner[0]].ranks.get(owner[1]) for owner in owners}
-    ranks = told if None not in told.values() else {owner: rank for rank, owner in enumerate(owners)}
-    twice = next((rank for rank in ranks.values() if list(ranks.values()).count(rank) > 1), None)
-    if twice is not None:
-        raise UserError(f"{run.where}: two of its traces are of rank {twice}, expected those of one run")
-    highest = max(ranks.values())
+def _ranks(run: TracedRun, traces: Sequence[Trace], found_steps: FoundSteps) -> dict[Owner, int]:
+    """Return the ranks of the processes: as the traces state, else in the order of files, devices and processes.
+
+    Raises `UserError` if two processes have the same rank, or a rank is higher than the stated devices allow.
+    """
+
+    def position(owner: Owner) -> tuple[Any, ...]:
+        number, process = owner
+        first_device = str(found_steps.devices[owner][0])
+        return number, natural(first_device), process
+
+    owners = sorted(found_steps.devices, key=position)
+    ranks: dict[Owner, int] = {}
+    for number, process in owners:
+        rank = traces[number].ranks.get(process)
+        if rank is not None:
+            ranks[number, process] = rank
+    if len(ranks) < len(owners):
+        ranks = {owner: rank for rank, owner in enumerate(owners)}
+    all_ranks = list(ranks.values())
+    for rank in all_ranks:
+        if all_ranks.count(rank) > 1:
+            raise UserError(f"{run.where}: two of its traces are of rank {rank}, expected those of one run")
+    highest = max(all_ranks)
     devices = run.parameters.get("devices", 1)
     # Ranks may share a GPU.
     if highest >= max(devices, len(owners)):
@@ -128,52 +163,73 @@ def _ranks(run: TracedRun, traces: Sequence[Trace], found: FoundSteps) -> dict[O
     return ranks
 
 
-def _common_steps(run: TracedRun, found: FoundSteps, ranks: dict[Owner, int]) -> dict[Owner, Steps]:
-    """As many steps of each rank, from the first one on, without the warm-up."""
-    counts = {ranks[owner]: len(own.starts) for owner, own in found.steps.items()}
+def _common_steps(run: TracedRun, found_steps: FoundSteps, ranks: dict[Owner, int]) -> dict[Owner, Steps]:
+    """Return as many steps of each rank, from the first one on, without the warm-up.
+
+    Raises `UserError` if ranks have unequal numbers of steps, or none beside the warm-up.
+    """
+    counts = {ranks[owner]: len(steps.starts) for owner, steps in found_steps.steps.items()}
     if not counts:
         return {}
-    (few, fewest), (many, most) = (pick(counts.items(), key=lambda each: each[1]) for pick in (min, max))
+    shortest_rank = min(counts, key=counts.__getitem__)
+    longest_rank = max(counts, key=counts.__getitem__)
+    fewest, most = counts[shortest_rank], counts[longest_rank]
     if most > fewest + MOST_APART:
         raise UserError(
-            f"{run.where}: ranks of unequal numbers of steps: {fewest} of rank {few}, {most} of rank {many}"
+            f"{run.where}: ranks of unequal numbers of steps: {fewest} of rank {shortest_rank}, "
+            f"{most} of rank {longest_rank}"
         )
     warmup = run.facts["warmup_steps"]
     if fewest <= warmup:
         raise UserError(f"{run.where}: warmup_steps: found {warmup}, and the traces show {fewest} steps")
-    part = slice(warmup, fewest)
+    common = slice(warmup, fewest)
     return {
-        owner: Steps(own.starts[part], own.ends[part], threads=own.threads[part]) for owner, own in found.steps.items()
+        owner: Steps(steps.starts[common], steps.ends[common], threads=steps.threads[common])
+        for owner, steps in found_steps.steps.items()
     }
 
 
 def _write_run(traced: Traced, recorded: Sequence[Trace], folder: Path) -> None:
-    """Write the run directory of a run as a job leaves it; what its traces do not tell is empty."""
+    """Write the run directory of a run as a job leaves it; what its traces do not show is empty."""
     run = traced.run
     profiler = run.profiler.name
     traces = with_steps(recorded, traced.steps)
+    _name_ranks(traces, traced.ranks)
+    activity = activity_tables(traces, scope=IN_STEPS)
+    traced.notices = activity.notices
+    missing = "it was adopted; multicard analyze --as-runs reads its traces again"
+    write_json(folder / TRACE / CAPTURED, {"profiler": profiler, "missing": missing, "files": []})
+    write_tables(activity, folder, profiler)
+    write_csv(folder / STEPS, STEP_COLUMNS, _step_rows(traced, RunFiles(folder)))
+    write_csv(folder / EPOCHS, EPOCH_COLUMNS, ())
+    write_json(folder / RUN, _record(traced, traces, folder).as_json())
+    # The rules make the index from the record, so it has to be newer.
+    (folder / ACTIVITY / ACTIVITY_INDEX).touch()
+
+
+def _name_ranks(traces: Sequence[Trace], ranks: dict[Owner, int]) -> None:
+    """Set the ranks of the processes of each trace, and make the names of traces distinct."""
     names = [trace.name for trace in traces]
     for number, trace in enumerate(traces):
-        trace.ranks = {process: rank for (of, process), rank in traced.ranks.items() if of == number}
-        if names.count(trace.name) > 1:  # of ranks in folders of their own
+        trace.ranks = {process: rank for (trace_number, process), rank in ranks.items() if trace_number == number}
+        # Traces of ranks in folders of their own may share a name.
+        if names.count(trace.name) > 1:
             trace.name = f"{trace.name} {number}"
-    found = activity_tables(traces, scope=IN_STEPS)
-    traced.notices = found.notices
-    gone = "it was adopted; multicard analyze --as-runs reads its traces again"
-    write_json(folder / TRACE / CAPTURED, {"profiler": profiler, "missing": gone, "files": []})
-    write_tables(found, folder, profiler)
-    write_csv(folder / STEPS, STEP_COLUMNS, _steps(traced, RunFiles(folder)))
-    write_csv(folder / EPOCHS, EPOCH_COLUMNS, ())
+
+
+def _record(traced: Traced, traces: Sequence[Trace], folder: Path) -> RunRecord:
+    """Return the record of a run whose tables are written to a folder."""
+    run = traced.run
     gpus = dict.fromkeys(gpu_name(name) for trace in traces for name in trace.gpus)
     steps_from = traced.source if traced.steps else None
-    why = f"adopted trace, {f'steps from {steps_from}' if steps_from else 'without steps'}"
-    record = RunRecord(
+    steps = f"steps from {steps_from}" if steps_from else "without steps"
+    return RunRecord(
         run=run.id,
         outcome="completed",
         parameters=parameters_of(run.parameters),
         versions={"GPU": ", ".join(gpus)} if gpus else None,
         ended_at_time_limit=False,
-        profiler=ProfilerUse(used=profiler, why=why),
+        profiler=ProfilerUse(used=run.profiler.name, why=f"adopted trace, {steps}"),
         files=tuple(ListedFile(**described(folder / name)) for name in (STEPS, EPOCHS)),
         ranks=tuple(RankRecord(rank=rank, pid=process) for (_, process), rank in traced.ranks.items()),
         adopted=AdoptedRecord(
@@ -184,11 +240,9 @@ def _write_run(traced: Traced, recorded: Sequence[Trace], folder: Path) -> None:
             traced_devices=traced.devices,
         ),
     )
-    write_json(folder / RUN, record.as_json())
-    (folder / ACTIVITY / ACTIVITY_INDEX).touch()  # it is made of the record, by the rules
 
 
-def _steps(traced: Traced, run: RunFiles) -> list[dict[str, Any]]:
+def _step_rows(traced: Traced, run: RunFiles) -> list[dict[str, Any]]:
     """Return rows of steps.csv: times as the traces show them, and the stated samples, shared equally by the ranks.
 
     A step lasts until the next one starts, as in every other number about a trace. How long the last one lasts is
@@ -196,10 +250,11 @@ def _steps(traced: Traced, run: RunFiles) -> list[dict[str, Any]]:
     """
     if not traced.steps:
         return []
-    stated = traced.run.facts["samples_per_step"]
-    samples = None if stated is None else stated / len(traced.ranks)
-    shown = run.traced_steps[["rank", "step", "start_s", "duration_s"]].sort_values(["rank", "step"])
-    until_next = shown.groupby("rank")["start_s"].shift(-1) - shown["start_s"]
+    samples = traced.run.facts["samples_per_step"]
+    samples_per_rank = None if samples is None else samples / len(traced.ranks)
+    steps = run.traced_steps[["rank", "step", "start_s", "duration_s"]].sort_values(["rank", "step"])
     if traced.count > 1:
-        shown = shown.assign(duration_s=until_next)[until_next.notna()]
-    return [{**row, "epoch": 1, "window": "measured", "samples": samples} for row in shown.to_dict("records")]
+        until_next = steps.groupby("rank")["start_s"].shift(-1) - steps["start_s"]
+        steps = steps.assign(duration_s=until_next)[until_next.notna()]
+    common = {"epoch": 1, "window": "measured", "samples": samples_per_rank}
+    return [{**row, **common} for row in steps.to_dict("records")]

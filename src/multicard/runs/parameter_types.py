@@ -86,7 +86,8 @@ def own_value(value: Any) -> Any:
     return value
 
 
-OwnName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$")]
+OWN_NAME = r"^[a-z][a-z0-9_]*$"
+OwnName = Annotated[str, StringConstraints(pattern=OWN_NAME)]
 OwnValue = Annotated[Text | int | float | bool, BeforeValidator(own_value)]
 OwnParameters = Annotated[dict[OwnName, OwnValue], Field(json_schema_extra={"additionalProperties": False})]
 OwnLists = Annotated[dict[OwnName, Values[OwnValue]], Field(json_schema_extra={"additionalProperties": False})]

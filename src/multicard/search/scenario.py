@@ -151,7 +151,12 @@ class ScenarioSpace:
 
     def cannot_run(self) -> dict[str, str]:
         """Return the configurations that cannot run here, with the reason."""
-        return {key: self.matrix.reasons[key] for key in self.repeats if self.matrix.reasons[key]}
+        reasons = {}
+        for key in self.repeats:
+            reason = self.matrix.reasons[key]
+            if reason:
+                reasons[key] = reason
+        return reasons
 
     def left_out(self) -> dict[str, str]:
         """Return the configurations that are not tried, with the reason: they cannot run here, or may not fit."""
