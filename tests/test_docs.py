@@ -12,9 +12,10 @@ from multicard.analysis.runs.measures import MEASURES, outcome_table
 from multicard.analysis.scenario_tables import SCHEMAS
 from multicard.core.layout import EPOCH_COLUMNS, OUTCOMES, STEP_COLUMNS
 from multicard.core.reasons import WORDINGS
+from multicard.experiment.figures import FIGURES
 from multicard.experiment.parameters_page import page as parameters_page
 from multicard.figures.__main__ import page
-from multicard.figures.catalog import catalog
+from multicard.figures.catalog import load_drawing
 from multicard.papers.tables import COLUMNS, TEST_COLUMNS
 from multicard.runs.page import page as record_page
 from multicard.trace.tables import ACTIVITIES
@@ -46,13 +47,14 @@ def test_examples_in_docstrings_are_true() -> None:
 
 def test_the_page_says_of_each_figure_what_its_catalog_does() -> None:
     figures = page()
-    for entry in catalog().values():
+    for entry in FIGURES.values():
+        drawing = load_drawing(entry.name)
         [section] = re.findall(rf"^### `{entry.name}`\n\n(.*?)(?=^##)", figures, re.M | re.S)
         heading, caption = (" ".join(part.split()) for part in section.strip().split("\n\n"))
-        assert heading.startswith(f"**{entry.question}**")
+        assert heading.startswith(f"**{drawing.question}**")
         assert all(need.removeprefix("workload ") in heading for need in entry.needs.split(" and "))
-        assert (entry.answers or "") in heading
-        assert caption == entry.caption
+        assert (drawing.paper_figure or "") in heading
+        assert caption == drawing.caption
 
 
 @pytest.mark.parametrize(

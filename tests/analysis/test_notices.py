@@ -14,7 +14,7 @@ from multicard.analysis.runs.notices import notices
 from multicard.analysis.scenario_tables import ScenarioTables
 from multicard.core.layout import GATHERED_ACTIVITIES
 from multicard.experiment.figures import FIGURES
-from multicard.figures.catalog import catalog
+from multicard.figures.catalog import load_drawing
 from multicard.figures.style import NothingToShow
 
 DRIFTING = {"drift": 0.12, "stationary": False}
@@ -74,9 +74,9 @@ class Asked(ScenarioTables):
 @pytest.mark.parametrize("name", FIGURES)
 def test_a_figure_that_reads_a_trace_is_one_of_the_profiled_window(name: str, tmp_path: Path) -> None:
     gathered(tmp_path, texts() if FIGURES[name].workload == "llm" else pictures())
-    asked, entry = Asked(tmp_path), catalog()[name]
+    asked, drawing = Asked(tmp_path), load_drawing(name)
     with contextlib.suppress(NothingToShow):
-        entry.draw(asked)
+        drawing.draw(asked)
     plt.close("all")
     of_measures = name in ("utilization", "profiler_overhead")  # which have it from the trace
-    assert entry.profiled == (of_measures or bool(asked.names & set(GATHERED_ACTIVITIES)))
+    assert drawing.profiled == (of_measures or bool(asked.names & set(GATHERED_ACTIVITIES)))

@@ -1,11 +1,12 @@
 """The sections `fixed` and `vary` have the parameters of all workloads, and take the values that these take."""
 
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 from pydantic import TypeAdapter
 
-from multicard.experiment.figures import FIGURES, FigureName
+from multicard.experiment.config import Scenario
+from multicard.experiment.figures import FIGURES
 from multicard.experiment.scenario_parameters import Fixed, Vary
 from multicard.experiment.workload import WORKLOADS
 from multicard.profilers import PROFILERS
@@ -59,5 +60,5 @@ def test_the_choices_of_a_parameter_are_those_that_are_there(name: str, choices:
     assert accepted(Fixed, name)["enum"] == choices
 
 
-def test_every_figure_that_a_scenario_can_ask_for_states_its_needs() -> None:
-    assert get_args(FigureName) == tuple(FIGURES)
+def test_a_scenario_can_ask_for_the_figures_of_the_catalog() -> None:
+    assert accepted(Scenario, "figures")["items"]["enum"] == list(FIGURES)

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from importlib import import_module
 from itertools import chain
 from pathlib import Path
 
@@ -24,13 +25,15 @@ from figures.measured import (
     texts,
     words,
 )
+from multicard import figures
+from multicard.analysis.comparison.comparisons import ORDER
 from multicard.analysis.provenance import notes
 from multicard.analysis.runs.measures import MEASURES_OF
 from multicard.analysis.scenario_tables import OUTCOME_TABLE
 from multicard.experiment.config import PARAMETERS
-from multicard.experiment.figures import FIGURES
+from multicard.experiment.figures import FIGURES, FigureEntry
 from multicard.experiment.workload import WORKLOADS
-from multicard.figures.catalog import FAMILIES, catalog
+from multicard.figures.catalog import Drawing, load_drawing
 from multicard.figures.draw import draw, draw_scenario
 from multicard.figures.style import styled
 
@@ -40,17 +43,27 @@ OF_CONFIGURATIONS = {"iteration_time", "step_breakdown", "speedup", "image_size_
 LOST: tuple[list[int], ...] = ([], [0], [0, 1], list(range(2, 10)), list(range(9)))  # of ten runs
 
 
-def test_every_figure_that_a_configuration_may_ask_for_is_drawn_by_a_function_and_says_how_it_is_read() -> None:
-    assert {needs.axis for needs in FIGURES.values()} <= {None, *PARAMETERS}
-    assert {needs.workload for needs in FIGURES.values()} <= {None, *WORKLOADS}
-    modules = {getattr(each.draw, "func", each.draw).__module__ for each in catalog().values()}
-    assert modules == {f"multicard.figures.{family}" for family in FAMILIES}
-    for entry in catalog().values():
-        assert entry.question.endswith("?") and entry.caption.endswith(".")
-        assert not re.search(r"[`*]|\]\(|  ", entry.caption), "plain text, as the report shows it"
-        for sentence in entry.caption.split(". "):  # all whiskers are the same interval
-            if "Whiskers" in sentence:
-                assert "95% confidence interval" in sentence and "range" not in sentence
+def test_the_catalog_lists_every_drawing_once() -> None:
+    drawings = []
+    for path in Path(figures.__file__).parent.glob("[a-z]*.py"):
+        module = import_module(f"multicard.figures.{path.stem}")
+        drawings += [(path.stem, name) for name, value in vars(module).items() if isinstance(value, Drawing)]
+    assert sorted(drawings) == sorted((entry.module, entry.name) for entry in FIGURES.values())
+    assert {f"gain_{parameter}" for parameter in ORDER} <= set(FIGURES)
+
+
+@pytest.mark.parametrize("entry", FIGURES.values(), ids=FIGURES)
+def test_a_figure_that_a_configuration_may_ask_for_says_how_it_is_read(entry: FigureEntry) -> None:
+    assert entry.axis in (None, *PARAMETERS)
+    assert entry.workload in (None, *WORKLOADS)
+    drawing = load_drawing(entry.name)
+    assert drawing.draw.__name__ == entry.name
+    assert drawing.question.endswith("?") and drawing.caption.endswith(".")
+    assert not re.search(r"[`*]|\]\(|  ", drawing.caption), "plain text, as the report shows it"
+    # All whiskers are the same interval.
+    for sentence in drawing.caption.split(". "):
+        if "Whiskers" in sentence:
+            assert "95% confidence interval" in sentence and "range" not in sentence
 
 
 @pytest.mark.slow
@@ -71,10 +84,10 @@ def test_a_figure_is_written_in_every_format_and_the_same_measures_give_the_same
 @pytest.mark.parametrize("name", FIGURES)
 def test_a_figure_is_drawn_of_what_completed_and_was_recorded(name: str, tmp_path: Path) -> None:
     """Each of its workloads, in turn, has lost something else."""
-    needs = FIGURES[name]
+    entry = FIGURES[name]
     # A configuration is refused that asks for a figure of a parameter which its workload does not have.
-    allowed = [work for work in WORKLOADS if needs.workload in (None, work)]
-    works = [work for work in allowed if needs.axis in (None, *WORKLOADS[work].parameters.model_fields)]
+    allowed = [work for work in WORKLOADS if entry.workload in (None, work)]
+    works = [work for work in allowed if entry.axis in (None, *WORKLOADS[work].parameters.model_fields)]
     for number, lost in enumerate(chain(LOST, ("repeats", "measures"))):
         work = works[number % len(works)]
         measures = TABLES[work]()

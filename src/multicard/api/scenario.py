@@ -47,7 +47,7 @@ class ScenarioResults(ScenarioTables):
         entry, workloads = FIGURES[name], list(self.measures["workload"].unique())
         if (entry.workload and entry.workload not in workloads) or (entry.axis and entry.axis not in self.measures):
             found = f"found the workload {', '.join(workloads)} in the scenario {self.name}"
-            raise UserError(f"the figure {name} needs {entry}, {found}")
+            raise UserError(f"the figure {name} needs {entry.needs}, {found}")
         return unmanaged(draw(name, self)[0])
 
     def __repr__(self) -> str:

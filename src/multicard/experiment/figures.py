@@ -1,54 +1,40 @@
-"""The figures that a configuration can ask for, and what a scenario must have for each.
+"""The catalog of figures: names, what a scenario must have for each, and the module that draws it.
 
-`multicard.figures` draws them. It takes seconds to load, which reading a configuration must not, so this list is
-separate.
+Configurations name figures, so this list is read with every configuration. Functions that draw take seconds to load
+(Matplotlib, pandas): they are in `multicard.figures`, each with its question and caption, and are imported when a
+figure is drawn. This list is the only one, so a figure without an entry here is not drawn.
 """
 
 from dataclasses import dataclass
-from typing import Literal
-
-FigureName = Literal[
-    "iteration_time",
-    "speedup",
-    "image_size_scaling",
-    "step_breakdown",
-    "step_times",
-    "accuracy",
-    "loss",
-    "time_shares",
-    "cuda_api",
-    "kernel_classes",
-    "memory_transfers",
-    "device_time",
-    "collectives",
-    "utilization",
-    "gain_precision",
-    "gain_pin_memory",
-    "gain_loader",
-    "gain_layout",
-    "gain_binding",
-    "gain_preset",
-    "gain_profiler",
-    "ablation",
-    "profiler_overhead",
-    "techniques",
-    "tradeoff",
-    "energy",
-    "memory",
-]
+from typing import TYPE_CHECKING, Literal
 
 
 @dataclass(frozen=True)
-class Needs:
-    """Requirements of a figure on a scenario; None requires nothing."""
+class FigureEntry:
+    """A figure of the catalog.
 
-    axis: str | None = None  # parameter with two or more values
+    Attributes
+    ----------
+    name
+        Name in configurations and files, and of the function that draws the figure.
+    module
+        Module of `multicard.figures` that has this function.
+    axis
+        Parameter that must have two or more values in the scenario; None requires nothing.
+    workload
+        Workload that the scenario must have; None requires nothing.
+    """
+
+    name: str
+    module: str
+    axis: str | None = None
     workload: str | None = None
 
-    def __str__(self) -> str:
-        """Return the requirements in the words of a configuration; empty where there are none.
+    @property
+    def needs(self) -> str:
+        """The requirements in the words of a configuration; empty where there are none.
 
-        >>> str(Needs("layout", "vision"))
+        >>> FigureEntry("gain_layout", "gains", axis="layout", workload="vision").needs
         'vary.layout and workload vision'
         """
         axis = f"vary.{self.axis}" if self.axis else ""
@@ -56,33 +42,41 @@ class Needs:
         return " and ".join(filter(None, (axis, workload)))
 
 
-# Requirements of every figure, in the order of the catalog.
-FIGURES: dict[str, Needs] = {
-    "iteration_time": Needs("devices"),
-    "speedup": Needs("devices"),
-    "image_size_scaling": Needs("image_size", "vision"),
-    "step_breakdown": Needs(),
-    "step_times": Needs(),
-    "accuracy": Needs(workload="vision"),
-    "loss": Needs(),
-    "time_shares": Needs(),
-    "cuda_api": Needs(),
-    "kernel_classes": Needs(),
-    "memory_transfers": Needs(),
-    "device_time": Needs(),
-    "collectives": Needs(),
-    "utilization": Needs(),
-    "gain_precision": Needs("precision"),
-    "gain_pin_memory": Needs("pin_memory", "vision"),
-    "gain_loader": Needs("loader", "vision"),
-    "gain_layout": Needs("layout", "vision"),
-    "gain_binding": Needs("binding"),
-    "gain_preset": Needs("preset", "vision"),
-    "gain_profiler": Needs("profiler"),
-    "ablation": Needs("ablate"),
-    "profiler_overhead": Needs(),
-    "techniques": Needs("technique", "llm"),
-    "tradeoff": Needs(),
-    "energy": Needs(),
-    "memory": Needs(),
-}
+_ENTRIES = (
+    FigureEntry("iteration_time", "scaling", axis="devices"),
+    FigureEntry("speedup", "scaling", axis="devices"),
+    FigureEntry("image_size_scaling", "scaling", axis="image_size", workload="vision"),
+    FigureEntry("step_breakdown", "steps"),
+    FigureEntry("step_times", "steps"),
+    FigureEntry("accuracy", "steps", workload="vision"),
+    FigureEntry("loss", "steps"),
+    FigureEntry("time_shares", "traces"),
+    FigureEntry("cuda_api", "traces"),
+    FigureEntry("kernel_classes", "traces"),
+    FigureEntry("memory_transfers", "traces"),
+    FigureEntry("device_time", "traces"),
+    FigureEntry("collectives", "traces"),
+    FigureEntry("utilization", "steps"),
+    FigureEntry("gain_precision", "gains", axis="precision"),
+    FigureEntry("gain_pin_memory", "gains", axis="pin_memory", workload="vision"),
+    FigureEntry("gain_loader", "gains", axis="loader", workload="vision"),
+    FigureEntry("gain_layout", "gains", axis="layout", workload="vision"),
+    FigureEntry("gain_binding", "gains", axis="binding"),
+    FigureEntry("gain_preset", "gains", axis="preset", workload="vision"),
+    FigureEntry("gain_profiler", "gains", axis="profiler"),
+    FigureEntry("ablation", "gains", axis="ablate"),
+    FigureEntry("profiler_overhead", "gains"),
+    FigureEntry("techniques", "costs", axis="technique", workload="llm"),
+    FigureEntry("tradeoff", "costs"),
+    FigureEntry("energy", "costs"),
+    FigureEntry("memory", "costs"),
+)
+
+# Every figure by its name, in the order of the catalog.
+FIGURES: dict[str, FigureEntry] = {entry.name: entry for entry in _ENTRIES}
+
+# Pydantic offers the names as choices; a type made of data is none to a type checker.
+if TYPE_CHECKING:
+    FigureName = str
+else:
+    FigureName = Literal[tuple(FIGURES)]

@@ -4,24 +4,30 @@ import re
 import textwrap
 from pathlib import Path
 
-from multicard.figures.catalog import Entry, catalog
+from multicard.experiment.figures import FIGURES, FigureEntry
+from multicard.figures.catalog import load_drawing
 
 PAGE = Path(__file__).parent / "page.md"
 WIDTH = 120
 
 
 def page() -> str:
-    """The page: its hand-written parts, and a section per figure."""
-    return PAGE.read_text(encoding="utf-8").replace("{figures}\n", "\n".join(map(_section, catalog().values())))
+    """Return the page in Markdown: its hand-written parts, and a section for each figure of the catalog."""
+    sections = "\n".join(map(_section, FIGURES.values()))
+    return PAGE.read_text(encoding="utf-8").replace("{figures}\n", sections)
 
 
-def _section(entry: Entry) -> str:
-    heading = f"**{entry.question}**"
-    heading += f" Answers {entry.answers}." if entry.answers else ""
-    needs = re.sub(r"(vary[.]\w+|\w+$)", r"`\1`", entry.needs)
-    heading += f" Needs {needs}." if needs else ""
-    filled = (textwrap.fill(text, WIDTH, break_on_hyphens=False) for text in (heading, entry.caption))
-    return "\n\n".join((f"### `{entry.name}`", *filled)) + "\n"
+def _section(entry: FigureEntry) -> str:
+    """Return the section of a figure: the question, the figure of a paper, the requirements and the caption."""
+    drawing = load_drawing(entry.name)
+    heading = f"**{drawing.question}**"
+    if drawing.paper_figure:
+        heading += f" Answers {drawing.paper_figure}."
+    if entry.needs:
+        needs = re.sub(r"(vary[.]\w+|\w+$)", r"`\1`", entry.needs)
+        heading += f" Needs {needs}."
+    paragraphs = [textwrap.fill(text, WIDTH, break_on_hyphens=False) for text in (heading, drawing.caption)]
+    return "\n\n".join((f"### `{entry.name}`", *paragraphs)) + "\n"
 
 
 if __name__ == "__main__":

@@ -1,12 +1,11 @@
-"""The catalog of figures. The decorator `figure` puts a drawing function into it; `experiment.figures` has the names.
+"""Drawings of the catalog: functions that draw a figure, each with the question that it answers and its caption.
 
-The function takes the tables of a scenario, and returns the figure and a table of the numbers in it, which becomes its
-CSV, or raises `NothingToShow`.
+The decorator `figure` makes a `Drawing` of a function. The list of all figures is `experiment.figures.FIGURES`, which
+says what a scenario must have for each, and which module has its drawing.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 from importlib import import_module
 
 import pandas as pd
@@ -14,8 +13,6 @@ from matplotlib.figure import Figure
 
 from multicard.analysis.scenario_tables import ScenarioTables
 from multicard.experiment.figures import FIGURES
-
-FAMILIES = ("scaling", "steps", "traces", "gains", "costs")  # modules that have figures
 
 # Sentences that several captions share. The bounds are those of `multicard.stats.pool`.
 REPEATS = "are 95% confidence intervals, by the scatter of all configurations of the figure; a single repeat has none"
@@ -27,57 +24,51 @@ BARS = f"Bars are means over repeats, small dots single repeats. Whiskers {REPEA
 HOLLOW = "A hollow mark is not significant at the 5% level, corrected by Holm's method for all points of the figure."
 SUMMED = "Overlapping durations add up, so this is not wall time. Bars are means over repeats."
 
-PAPER = "Lawenda et al., arXiv 2503.15252", "https://arxiv.org/abs/2503.15252"  # paper A of `Entry.answers`
+# Paper A of `Drawing.paper_figure`.
+PAPER = "Lawenda et al., arXiv 2503.15252", "https://arxiv.org/abs/2503.15252"
 
 Draw = Callable[[ScenarioTables], tuple[Figure, pd.DataFrame]]
 
 
 @dataclass(frozen=True)
-class Entry:
-    """A figure of the catalog.
+class Drawing:
+    """How a figure of the catalog is drawn and explained; made by the decorator `figure`.
 
     Attributes
     ----------
+    draw
+        Draws the figure of a scenario. Returns it with a table of the numbers in it, which becomes its CSV, or raises
+        `NothingToShow`.
+    question
+        The question that the figure answers.
     caption
-        How it is read and what it does not show, as plain text.
+        How to read the figure, and what it does not show, as plain text.
     profiled
-        Whether it shows the profiled window: lines above it say where that is unlike the measured one.
-    answers
-        The figure of a paper that asks the same, as "A, figure 2".
+        True if it shows the profiled window: lines above the figure state how this differs from the measured one.
+    paper_figure
+        Figure of a paper that answers the same question, such as "A, figure 2", if any.
     """
 
-    name: str
+    draw: Draw
     question: str
     caption: str
-    draw: Draw
     profiled: bool
-    answers: str | None
-
-    @property
-    def needs(self) -> str:
-        """What a scenario must have for it."""
-        return str(FIGURES[self.name])
-
-
-_entries: dict[str, Entry] = {}
+    paper_figure: str | None
 
 
 def figure(
-    question: str, caption: str, *, name: str = "", profiled: bool = False, answers: str | None = None
-) -> Callable[[Draw], Draw]:
-    """Put a function into the catalog, by its own name or another."""
+    question: str, caption: str, *, profiled: bool = False, paper_figure: str | None = None
+) -> Callable[[Draw], Drawing]:
+    """Return a decorator that makes a function into a drawing; see `Drawing` for the arguments."""
 
-    def put(draw: Draw) -> Draw:
-        own = name or draw.__name__
-        _entries[own] = Entry(own, question, caption, draw, profiled, answers)
-        return draw
+    def make_drawing(draw: Draw) -> Drawing:
+        return Drawing(draw, question, caption, profiled, paper_figure)
 
-    return put
+    return make_drawing
 
 
-@cache
-def catalog() -> dict[str, Entry]:
-    """All figures by name, in their order."""
-    for family in FAMILIES:
-        import_module(f"multicard.figures.{family}")
-    return {name: _entries[name] for name in FIGURES}
+def load_drawing(name: str) -> Drawing:
+    """Return the drawing of a figure of `FIGURES`; imports its module."""
+    module = import_module(f"multicard.figures.{FIGURES[name].module}")
+    drawing: Drawing = getattr(module, name)
+    return drawing

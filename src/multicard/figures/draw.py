@@ -1,4 +1,4 @@
-"""How a figure of the catalog becomes files."""
+"""How a figure of the catalog is drawn and becomes files."""
 
 import textwrap
 from collections.abc import Iterable
@@ -13,11 +13,12 @@ from matplotlib.figure import Figure
 from multicard.analysis.provenance import notes, synthetic
 from multicard.analysis.scenario_tables import ScenarioTables, write_csv
 from multicard.core.files import atomic_write
-from multicard.figures.catalog import catalog
+from multicard.figures.catalog import load_drawing
 from multicard.figures.style import WIDTH_IN, NothingToShow, note_above, styled
 
 FORMATS = ("png", "svg", "pdf")
-UNDATED = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}  # metadata: the same data give the same file
+# Without dates the same data give the same file.
+METADATA = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
 
 
 def draw_scenario(names: Iterable[str], scenario: Path, out: Path) -> None:
@@ -35,50 +36,63 @@ def save(figure: Figure, data: pd.DataFrame, stem: Path) -> None:
     """Write a figure as `stem`.png, .svg and .pdf, and the numbers that it shows as `stem`.csv."""
     with styled():
         # One layout serves all formats; an engine, even one that does nothing, would have each of them drawn twice.
-        if figure.axes and (engine := figure.get_layout_engine()):
+        engine = figure.get_layout_engine()
+        if figure.axes and engine:
             engine.execute(figure)
         mpl.rcParams["figure.constrained_layout.use"] = False
         figure.set_layout_engine(None)
         for suffix in FORMATS:
             with atomic_write(stem.with_name(f"{stem.name}.{suffix}")) as temporary:
-                figure.savefig(temporary, metadata=UNDATED.get(suffix))
+                figure.savefig(temporary, metadata=METADATA.get(suffix))
         write_csv(data, stem.with_name(f"{stem.name}.csv"))
         plt.close(figure)
 
 
 def draw(name: str, tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
-    """Draw a figure of a scenario; with the table of the numbers that it shows.
+    """Draw a figure of a scenario, and return it with the table of the numbers that it shows.
 
     Lines above it state runs without numbers, several machines or versions, synthetic runs, and runs whose numbers are
-    in doubt; with synthetic runs the table has a column `synthetic`. Without anything to show the figure says why, and
-    so does the table.
+    in doubt; with synthetic runs the table has a column `synthetic`. Without anything to show the figure states why,
+    and so does the table, in a column `nothing_to_show`.
     """
-    entry = catalog()[name]
+    drawing = load_drawing(name)
     with styled():
         try:
             if not (tables.measures["outcome"] == "completed").any():
                 raise NothingToShow("No run completed")
-            figure, data = entry.draw(tables)
+            figure, data = drawing.draw(tables)
             is_synthetic = synthetic(tables)
-            data = data.assign(synthetic=is_synthetic) if is_synthetic else data
+            if is_synthetic:
+                data = data.assign(synthetic=is_synthetic)
         except NothingToShow as nothing:
-            why = str(nothing)
-            figure, data = plt.figure(figsize=(WIDTH_IN, 1.2)), pd.DataFrame({"nothing_to_show": [why]})
-            words = textwrap.fill(f"{why[0].upper()}{why[1:]}", 70)
-            figure.text(0.5, 0.5, words, ha="center", va="center", fontsize="large")
-        note_above(figure, [*notes(tables, entry.profiled), *_repeats(figure, data)])
+            figure, data = _empty(str(nothing))
+        note_above(figure, [*notes(tables, drawing.profiled), *_repeats(figure, data)])
     return figure, data
 
 
+def _empty(reason: str) -> tuple[Figure, pd.DataFrame]:
+    """Return a figure without panels that states the reason, and a table that does so."""
+    figure = plt.figure(figsize=(WIDTH_IN, 1.2))
+    sentence = textwrap.fill(f"{reason[0].upper()}{reason[1:]}", 70)
+    figure.text(0.5, 0.5, sentence, ha="center", va="center", fontsize="large")
+    return figure, pd.DataFrame({"nothing_to_show": [reason]})
+
+
 def _repeats(figure: Figure, data: pd.DataFrame) -> list[str]:
-    """How many repeats there are behind each mean, and what the whiskers are."""
+    """Return a note on how many repeats there are behind each mean, and what the whiskers are, or none."""
     counts = data["repeats"][data["repeats"] > 0] if "repeats" in data else pd.Series(dtype=int)
     if counts.empty:
         return []
-    low, high = int(counts.min()), int(counts.max())
-    if high == 1:
+    fewest, most = int(counts.min()), int(counts.max())
+    if most == 1:
         return ["n=1: a single repeat of each, so no intervals"]
-    n = f"n={low}" if low == high else f"n={low} to {high}"
-    drawn = [getattr(each, "errorbar", each) for axes in figure.axes for each in axes.containers]
-    whiskers = any(isinstance(each, ErrorbarContainer) for each in drawn)
-    return [f"Mean of {n} repeats{', 95% CI' if whiskers else ''}"]
+    n = f"n={fewest}" if fewest == most else f"n={fewest} to {most}"
+    interval = ", 95% CI" if _has_whiskers(figure) else ""
+    return [f"Mean of {n} repeats{interval}"]
+
+
+def _has_whiskers(figure: Figure) -> bool:
+    """True if a panel has marks or bars that were drawn with whiskers."""
+    containers = [container for axes in figure.axes for container in axes.containers]
+    # Bars hold their whiskers, marks are one container with them.
+    return any(isinstance(getattr(drawn, "errorbar", drawn), ErrorbarContainer) for drawn in containers)

@@ -1,13 +1,11 @@
 """What one value of a parameter gains over another, all else being equal; and what profiling costs."""
 
-from functools import partial
-
 import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.figure import Figure
 
 from multicard.analysis.ablation import NO_LOADING, as_table, costs
-from multicard.analysis.comparison.comparisons import ORDER, as_used, gains, overheads, varied
+from multicard.analysis.comparison.comparisons import as_used, gains, overheads, varied
 from multicard.analysis.evidence import evidence_of
 from multicard.analysis.scenario_tables import ScenarioTables
 from multicard.core.text import counted, for_figure
@@ -17,40 +15,72 @@ from multicard.figures.points import draw_series, height_for
 from multicard.figures.series import completed_of, device_word, labels, unit
 from multicard.figures.style import WIDTH_IN, NothingToShow, colours, legend_below, ordered_colours
 
-CAPTION = (
+GAIN = (
     "Speed gain: time per step without the setting divided by time per step with it, minus 1, all other parameters "
     f"being equal. Marks are geometric means of the ratios of repeats, small dots these. Whiskers {RATIOS}. {HOLLOW}"
 )
-# What each asks, and what else to know.
-QUESTIONS = {
-    "precision": (
-        "What does a lower precision gain, for which image sizes and how many devices?",
-        "It is a gain only where accuracy is preserved (figure accuracy).",
-    ),
-    "pin_memory": (
-        "What does pinned memory gain, and does the gain shrink with more devices?",
-        "On a CPU nothing is pinned and the gain is zero.",
-    ),
-    "loader": (
-        "What does NVIDIA DALI gain over PyTorch's DataLoader?",
-        "Where the GPU is always busy, a faster loader cannot help. Of images in arrays (stored_size: null) nothing is "
-        "decoded, so they do not show what DALI can do.",
-    ),
-    "layout": ("What does the memory layout NHWC gain over NCHW?", ""),
-    "binding": (
-        "What does binding each rank to the CPUs next to its GPU gain?",
-        "A machine with a single NUMA node has nothing to bind to.",
-    ),
-    "preset": ("What do PyTorch's own performance settings gain over the papers' settings?", ""),
-    "profiler": (
-        "Is a run slower because it has a profiler, before this records anything?",
-        "The setting is the profiler that was used; the steps are those of the measured window, in which it does not "
-        "record, so a gain below zero is its cost.",
-    ),
-}
 
 
-def gain(tables: ScenarioTables, parameter: str) -> tuple[Figure, pd.DataFrame]:
+@figure(
+    "What does a lower precision gain, for which image sizes and how many devices?",
+    f"{GAIN} It is a gain only where accuracy is preserved (figure accuracy).",
+)
+def gain_precision(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
+    """Draw the gain of each lower precision over the highest; see `_draw_gain`."""
+    return _draw_gain(tables, "precision")
+
+
+@figure(
+    "What does pinned memory gain, and does the gain shrink with more devices?",
+    f"{GAIN} On a CPU nothing is pinned and the gain is zero.",
+)
+def gain_pin_memory(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
+    """Draw the gain of pinned over pageable memory; see `_draw_gain`."""
+    return _draw_gain(tables, "pin_memory")
+
+
+@figure(
+    "What does NVIDIA DALI gain over PyTorch's DataLoader?",
+    f"{GAIN} Where the GPU is always busy, a faster loader cannot help. Of images in arrays (stored_size: null) "
+    "nothing is decoded, so they do not show what DALI can do.",
+)
+def gain_loader(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
+    """Draw the gain of DALI over the DataLoader; see `_draw_gain`."""
+    return _draw_gain(tables, "loader")
+
+
+@figure("What does the memory layout NHWC gain over NCHW?", GAIN)
+def gain_layout(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
+    """Draw the gain of NHWC over NCHW; see `_draw_gain`."""
+    return _draw_gain(tables, "layout")
+
+
+@figure(
+    "What does binding each rank to the CPUs next to its GPU gain?",
+    f"{GAIN} A machine with a single NUMA node has nothing to bind to.",
+)
+def gain_binding(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
+    """Draw the gain of binding ranks to CPUs; see `_draw_gain`."""
+    return _draw_gain(tables, "binding")
+
+
+@figure("What do PyTorch's own performance settings gain over the papers' settings?", GAIN)
+def gain_preset(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
+    """Draw the gain of the tuned settings over the papers'; see `_draw_gain`."""
+    return _draw_gain(tables, "preset")
+
+
+@figure(
+    "Is a run slower because it has a profiler, before this records anything?",
+    f"{GAIN} The setting is the profiler that was used; the steps are those of the measured window, in which it does "
+    "not record, so a gain below zero is its cost.",
+)
+def gain_profiler(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
+    """Draw the gain of each profiler over none; see `_draw_gain`."""
+    return _draw_gain(tables, "profiler")
+
+
+def _draw_gain(tables: ScenarioTables, parameter: str) -> tuple[Figure, pd.DataFrame]:
     """Speed gain per number of devices: a panel per compared value, a series per combination of what else varies."""
     measures = as_used(tables.measures, parameter)
     data = gains(measures, parameter)
@@ -83,11 +113,6 @@ def gain(tables: ScenarioTables, parameter: str) -> tuple[Figure, pd.DataFrame]:
     (panels[0][0].set_ylim if over_devices else panels[0][0].set_xlim)(min(limits), max(limits))
     legend_below(figure, *panels[0])
     return figure, data
-
-
-for each in ORDER:
-    question, more = QUESTIONS[each]
-    figure(question, f"{CAPTION} {more}".strip(), name=f"gain_{each}")(partial(gain, parameter=each))
 
 
 def _of_repeats(measures: pd.DataFrame, parameter: str, base: object, by: list[str]) -> pd.DataFrame:

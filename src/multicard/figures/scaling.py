@@ -28,7 +28,7 @@ THROUGHPUT = {
     "Iteration time: elapsed time per optimizer step. Throughput: for vision runs and scripts, distinct training "
     "samples per second (under plain ddp all ranks process the same samples, which count once); for LLM runs, tokens "
     f"per second without padding; for scripts whose samples are not known, steps per second. {POINTS}",
-    answers="A, figures 1 and 4",
+    paper_figure="A, figures 1 and 4",
 )
 def iteration_time(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     """Iteration time and throughput over devices: in distinct samples, in tokens of LLM runs, else in steps."""
@@ -53,7 +53,7 @@ def iteration_time(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     "and the axis of devices says whether scaling is weak or strong. Marks are geometric means of the ratios of "
     f"repeats, small dots single repeats. Whiskers {RATIOS}. Under weak scaling the same number of passes over the "
     "data means fewer updates.",
-    answers="A, figures 1 and 4",
+    paper_figure="A, figures 1 and 4",
 )
 def speedup(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     """Speed-up and efficiency over devices with ideal scaling."""
@@ -80,7 +80,7 @@ def speedup(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     "passes were cut short it is extrapolated from the measured steps. Efficiency: speed-up over one device, divided "
     "by the number of devices; the thin line is ideal scaling. Marks are means over repeats, of efficiency geometric "
     f"means of ratios, small dots single repeats. Whiskers {REPEATS}.",
-    answers="A, figure 2",
+    paper_figure="A, figure 2",
 )
 def image_size_scaling(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     """Time of a pass over the data and efficiency over devices, a line per image size.

@@ -38,7 +38,7 @@ NAME_LENGTH = 40  # characters of a part in the legend
     f"kernels to all kernels. {POINTS} These are sums over streams, threads and GPUs, not shares of wall time; "
     "synchronization that waits for useful work is not a loss.",
     profiled=True,
-    answers="A, figure 3",
+    paper_figure="A, figure 3",
 )
 def time_shares(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     """Four shares of summed time against devices, a panel each."""
@@ -56,7 +56,7 @@ def time_shares(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     "Time of the calls per profiled step and process: first the functions that the papers report, then those with the "
     f"most time. {SUMMED} A blocking call such as cudaStreamSynchronize takes as long as what it waits for.",
     profiled=True,
-    answers="A, figure 5",
+    paper_figure="A, figure 5",
 )
 def cuda_api(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     """Time that a process spends per step in each function of the CUDA API."""

@@ -14,7 +14,7 @@ from multicard.core.files import atomic_write
 from multicard.core.layout import NOT_RUN, OUTCOMES, SEARCHES, machine_records, search_tables
 from multicard.core.text import counted, visible
 from multicard.experiment.workload import workload_of
-from multicard.figures.catalog import PAPER, catalog
+from multicard.figures.catalog import PAPER, load_drawing
 from multicard.papers.judge import NOT_MEASURED
 from multicard.report.environment import environment, machine_page
 from multicard.report.results import FigureFiles, Plan, Results, Scenario, figure_files, read_results
@@ -97,13 +97,15 @@ def _is_of_papers(scenario: Scenario) -> bool:
 
 
 def _figure(figure: FigureFiles, answers: Sequence[str], steps: Sequence[str], is_of_papers: bool) -> dict[str, Any]:
-    entry = catalog()[figure.name]
-    is_alike = is_of_papers and entry.answers and entry.answers.startswith("A, ")
-    of_step = entry.profiled or figure.name in ("step_breakdown", "step_times")
+    drawing = load_drawing(figure.name)
+    paper_figure = drawing.paper_figure or ""
+    is_alike = is_of_papers and paper_figure.startswith("A, ")
+    of_step = drawing.profiled or figure.name in ("step_breakdown", "step_times")
     return {
         "finding": f"{'; '.join(steps)}." if of_step and steps else " ".join(answers),
-        "entry": entry,
-        "of_paper": entry.answers.removeprefix("A, ") if is_alike else None,
+        "question": drawing.question,
+        "caption": drawing.caption,
+        "of_paper": paper_figure.removeprefix("A, ") if is_alike else None,
         "nothing": nothing_to_show(figure.numbers),
         "files": figure,
     }

@@ -15,7 +15,7 @@ from multicard.analysis.scenario_tables import MEASURES, OUTCOME_TABLE, Scenario
 from multicard.core.errors import UserError
 from multicard.core.layout import CLAIM_TESTS, CLAIMS, RUN, RUN_NAME
 from multicard.experiment.read_run import read_run
-from multicard.figures.catalog import catalog
+from multicard.figures.catalog import load_drawing
 from multicard.runs.record import RunRecord
 
 REPORT = "report.html"
@@ -81,7 +81,7 @@ def read_results(folder: Path, plans: Mapping[str, Plan]) -> Results:
         tables = folder / "scenarios" / name
         runs, measures = _table(tables / OUTCOME_TABLE, "run", "outcome", "reason"), _table(tables / MEASURES)
         found = [each for figure in plan.figures if (each := figure_files(folder, f"figures/{name}/{figure}"))]
-        said = notes(ScenarioTables(tables), any(catalog()[each.name].profiled for each in found))
+        said = notes(ScenarioTables(tables), any(load_drawing(each.name).profiled for each in found))
         if told := "workload" in measures and len(measures):
             evidence.append(read_evidence(folder, [name]))
         advice = advise(evidence[-1]) if told else None
