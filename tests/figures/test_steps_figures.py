@@ -24,7 +24,7 @@ from multicard.analysis.runs.step_parts import StepPart
 from multicard.core.layout import STEP_COLUMNS
 from multicard.figures import steps
 from multicard.figures.draw import draw
-from multicard.figures.style import PHASES
+from multicard.figures.style import PHASE_FILLS
 
 
 def rows_of(run: str, losses: list[float], ranks: int = 1) -> list[dict[str, Any]]:
@@ -59,10 +59,10 @@ def test_the_parts_of_a_step_add_up_to_it() -> None:
 
 def test_every_part_of_a_step_has_a_look_of_its_own() -> None:
     timed = {name.removesuffix("_s") for name in STEP_COLUMNS if name.endswith("_s")} - {"start", "duration"}
-    assert set(PHASES) == timed | {"other", "evaluation"}
-    assert set(steps.PARTS) >= set(StepPart)
-    for look in (PHASES, steps.PARTS):
-        assert len(set(look.values())) == len(look)
+    assert set(PHASE_FILLS) == timed | {"other", "evaluation"}
+    assert set(steps.STEP_PART_FILLS) >= set(StepPart)
+    for fills in (PHASE_FILLS, steps.STEP_PART_FILLS):
+        assert len(set(fills.values())) == len(fills)
 
 
 def test_a_box_holds_the_steps_of_all_repeats_by_their_slowest_rank(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from figures.measured import closed, gathered, group_names, heading, legend, lengths, measured
 from multicard.figures.draw import draw
-from multicard.figures.timeline import LOOK
+from multicard.figures.timeline import GPU_FILLS
 from multicard.figures.timeline import timeline as draw_timeline
 from multicard.trace.files import open_trace
 from multicard.trace.tables import activity_tables
@@ -200,7 +200,7 @@ def test_devices_and_steps_of_a_trace_are_drawn(captured: list[dict]) -> None:
     assert heading(shares) == "Share of the capture"
     # Parts without time are neither drawn nor in the legend.
     assert legend(figure) == [["compute", "exposed memory operations", "idle (launching)", "idle (queued)"]]
-    assert len(shares.patches) == 4 and len(steps.patches) == 2 * len(LOOK)  # each part, most of no height
+    assert len(shares.patches) == 4 and len(steps.patches) == 2 * len(GPU_FILLS)  # each part, most of no height
     # Steps of 10 ms each.
     assert max(bar.get_y() + bar.get_height() for bar in steps.patches) == pytest.approx(10)
 
@@ -208,5 +208,5 @@ def test_devices_and_steps_of_a_trace_are_drawn(captured: list[dict]) -> None:
 def test_many_steps_share_a_bar(captured: list[dict]) -> None:
     many = [captured[0]] + [captured[1] | {"step": number} for number in range(1, 1001)]
     steps = draw_timeline(many).axes[1]
-    assert len(steps.patches) == 59 * len(LOOK)  # 1000 / 17
+    assert len(steps.patches) == 59 * len(GPU_FILLS)  # 1000 / 17
     assert "mean of 17" in steps.get_xlabel()

@@ -1,12 +1,14 @@
 """What a result costs: techniques of tuning in time and memory, a training's time against device-hours, energy."""
 
+import math
+from collections.abc import Mapping
 from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.collections import PathCollection
+from matplotlib.collections import Collection
 from matplotlib.figure import Figure
 
 from multicard.analysis.choice.choices import as_table, choices
@@ -18,22 +20,23 @@ from multicard.analysis.scenario_tables import ScenarioTables
 from multicard.core.text import counted, for_figure
 from multicard.core.units import BYTES, JOULES, MINUTES, SECONDS, unit_for
 from multicard.experiment.workload import workload_of
-from multicard.figures.bars import grouped, height_of
+from multicard.figures.bars import draw_grouped_bars, height_of
 from multicard.figures.catalog import BARS, POINTS, figure
-from multicard.figures.points import draw_series, height_for, series_of
+from multicard.figures.points import Quantity, draw_series, series_of
 from multicard.figures.series import completed_of, configuration_names, device_word, labels, named_runs
-from multicard.figures.style import WIDTH_IN, NothingToShow, colours, legend_below
+from multicard.figures.style import WIDTH_IN, Colour, NothingToShow, colours, legend_below, remove_legend
 from multicard.workloads.llm.techniques import TECHNIQUES
 
 HOURS = ((86400.0, "days"), (3600.0, "h"), *MINUTES)
-HOURS_OF = {"cuda": "GPU-hours", "cpu": "Process-hours"}
+DEVICE_HOURS = {"cuda": "GPU-hours", "cpu": "Process-hours"}
 
-# What each measure of memory is on a GPU, the peak also on a CPU.
-MEMORY = {
+# Measures of memory, in words for a GPU.
+MEMORY_KINDS = {
     "peak_memory_bytes": "allocated (PyTorch)",
     "peak_reserved_bytes": "reserved (PyTorch)",
     "device_memory_used_bytes": "used by everything (NVML)",
 }
+# A CPU process has one measure, `peak_memory_bytes`, and it is this.
 RESIDENT = "resident (CPU process)"
 
 
@@ -44,26 +47,31 @@ RESIDENT = "resident (CPU process)"
     f"a sample. {BARS} Where a run did not complete, its outcome takes the place of the bar.",
 )
 def techniques(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
-    """Iteration time and peak memory per technique and number of devices."""
+    """Draw iteration time (left) and peak memory (right): a group of bars per technique, a bar per number of devices.
+
+    The table has a row per configuration: `series`, its parameters, `repeats`, `iteration_time_s` in seconds and
+    `peak_memory_bytes`, both with the bounds of their intervals (`…_low`, `…_high`), and the `outcome`.
+    """
     measures = tables.measures
-    among = varied(measures, besides=("technique", "devices", "repeat"))
-    own = tuple(name for name in among if any(name in entry.own_parameters for entry in TECHNIQUES.values()))
-    data = over_repeats(measures, ["iteration_time_s", "peak_memory_bytes"], include_lost=True)
-    data, runs = (
-        each.assign(
-            series=configuration_names(measures, each, besides=("technique", *own)),
-            group=labels(each, ["technique", *own]),
-        )
-        for each in (data, completed_of(measures))
-    )
-    bars = data["series"].nunique()
-    height = 1.1 + height_of(data["group"].nunique(), max(0.34, 0.14 * bars))
+    varying = varied(measures, besides=("technique", "devices", "repeat"))
+    technique_parameters = {name for technique in TECHNIQUES.values() for name in technique.own_parameters}
+    # Parameters that only one technique has are in the name of its group, all others in those of the series.
+    group_parameters = ["technique", *(name for name in varying if name in technique_parameters)]
+
+    def named(rows: pd.DataFrame) -> pd.DataFrame:
+        series = configuration_names(measures, rows, besides=tuple(group_parameters))
+        return rows.assign(series=series, group=labels(rows, group_parameters))
+
+    data = named(over_repeats(measures, ["iteration_time_s", "peak_memory_bytes"], include_lost=True))
+    runs = named(completed_of(measures))
+    row_in = max(0.34, 0.14 * data["series"].nunique())
+    height = 1.1 + height_of(data["group"].nunique(), row_in)
     figure, (time, memory) = plt.subplots(1, 2, figsize=(WIDTH_IN, height), sharey=True)
     scale, unit = unit_for(data["iteration_time_s"], SECONDS)
-    grouped(time, data, "group", "iteration_time_s", scale, runs)
+    draw_grouped_bars(time, data, runs, "group", "iteration_time_s", scale)
     time.set(title="Iteration time", xlabel=f"Time per step ({unit})")
     scale, unit = unit_for(data["peak_memory_bytes"], BYTES)
-    grouped(memory, data, "group", "peak_memory_bytes", scale, runs)
+    draw_grouped_bars(memory, data, runs, "group", "peak_memory_bytes", scale)
     memory.set(title="Peak memory per rank", xlabel=f"Peak memory ({unit})")
     legend_below(figure, time)
     return figure, data[["series", *data.columns.drop(["series", "group"])]]
@@ -80,76 +88,117 @@ def techniques(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     "Where the length of a pass is not known, the training has a million samples.",
 )
 def tradeoff(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
-    """Time of a whole training against its device-hours, a point per configuration, a panel per job."""
-    found = [job for job in choices(evidence_of(tables)) if job.rows]
-    if not found:
-        raise NothingToShow(f"{UNCOUNTED}: state samples_per_step")
-    data = as_table(found)
-    known = data.dropna(subset=["time_s"])
-    counts = {count: counted(count, device_word(tables.measures)) for count in sorted(known["devices"].unique())}
-    # Names that begin with a dash are no entries of the legend.
-    known = known.assign(
-        _devices=known["devices"].map(counts),
-        _training=known["changes"].map(lambda changes: for_figure(changes or "reference training")),
-    )
-    trainings = list(dict.fromkeys(known["_training"]))
-    apart = {"hue": "_training", "hue_order": trainings} if len(trainings) > 1 else {}
-    look = {"palette": colours(len(trainings))} if apart else {"color": colours(1)[0]}
-    panels = list(known.groupby(["job", "machine", "versions"], sort=False, dropna=False))
-    places = place_words([key[1:] for key, _ in panels])
-    rows = -(-len(panels) // 2)
-    size = (WIDTH_IN, 3.4 if len(panels) < 3 else 0.6 + 2.8 * rows)
-    figure, grid = plt.subplots(rows, min(2, len(panels)), figsize=size, squeeze=False)
-    import seaborn as sns  # here, since it takes a second to import
+    """Draw the time of a whole training against its device-hours: a panel per job, a mark per configuration.
 
-    for axes, ((job, *_), own), place in zip(grid.flat, panels, places, strict=False):
-        scale, unit = unit_for(own["time_s"], HOURS)
-        sns.scatterplot(
-            own.assign(time_s=own["time_s"] * scale), x="device_hours", y="time_s", style="_devices",
-            style_order=list(counts.values()), s=60, ax=axes, **apart, **look,
-        )  # fmt: skip
-        axes.get_legend().remove()
-        _fill_the_best(axes.collections[0], own)
-        for training, alike in own.groupby("_training", sort=False):
-            colour = look["palette"][trainings.index(training)] if apart else look["color"]
-            _join_the_fastest(axes, alike, scale, colour)
-        # A whisker that would more than double the axes is cut.
-        widest = (own["time_s_high"] / own["time_s"]).fillna(1.0).max()
-        margin = 1.1 * min(2.0, widest)
-        axes.set(
-            title=for_figure(f"{job} ({place})" if place else job, 45), xlim=(0, margin * own["device_hours"].max()),
-            ylim=(0, margin * scale * own["time_s"].max()),
-            xlabel=f"{HOURS_OF[own['device'].iloc[0]]} of the training", ylabel=f"Time of the training ({unit})",
-        )  # fmt: skip
-    for axes in grid.flat[len(panels) :]:
+    The table has a row per configuration, with the columns of `analysis.choice.choices.as_table`. The figure shows
+    `time_s` in seconds with its bounds (`time_s_low`, `time_s_high`) and `device_hours`; both are empty where no run of
+    the configuration completed.
+    """
+    jobs = [job for job in choices(evidence_of(tables)) if job.rows]
+    if not jobs:
+        raise NothingToShow(f"{UNCOUNTED}: state samples_per_step")
+    data = as_table(jobs)
+    timed = data.dropna(subset=["time_s"])
+    # Seaborn makes no entry of the legend of a column whose name begins with an underscore.
+    timed = timed.assign(
+        _devices=[counted(count, device_word(tables.measures)) for count in timed["devices"]],
+        _training=[for_figure(changes or "reference training") for changes in timed["changes"]],
+    )
+    counts_in_words = list(timed.sort_values("devices")["_devices"].unique())
+    trainings = list(dict.fromkeys(timed["_training"]))
+    palette = dict(zip(trainings, colours(len(trainings)), strict=True))
+    rows_of_panels = list(timed.groupby(["job", "machine", "versions"], sort=False, dropna=False))
+    machines = place_words([(machine, versions) for (_, machine, versions), _ in rows_of_panels])
+    row_count = math.ceil(len(rows_of_panels) / 2)
+    height = 3.4 if len(rows_of_panels) < 3 else 0.6 + 2.8 * row_count
+    figure, grid = plt.subplots(row_count, min(2, len(rows_of_panels)), figsize=(WIDTH_IN, height), squeeze=False)
+    panels, unused = grid.flat[: len(rows_of_panels)], grid.flat[len(rows_of_panels) :]
+    for axes, ((job, *_), rows), machine in zip(panels, rows_of_panels, machines, strict=True):
+        _draw_job(axes, rows, palette, counts_in_words)
+        axes.set_title(for_figure(f"{job} ({machine})" if machine else job, 45))
+    for axes in unused:
         axes.remove()
-    legend_below(figure, *grid.flat[: len(panels)])
+    legend_below(figure, *panels)
     return figure, data
 
 
+def _draw_job(axes: Axes, rows: pd.DataFrame, palette: Mapping[str, Colour], counts_in_words: list[str]) -> None:
+    """Draw the configurations of one job: a colour per training, a marker per number of devices.
+
+    Parameters
+    ----------
+    axes
+        The panel to draw in.
+    rows
+        A row per configuration: `time_s` with its bounds, `device_hours`, `devices`, `device`, and in words `_devices`
+        and `_training`.
+    palette
+        Colour of each training.
+    counts_in_words
+        All values of `_devices` in the figure, so that markers are the same in all panels.
+    """
+    # Seaborn takes a second to import.
+    import seaborn as sns
+
+    scale, unit = unit_for(rows["time_s"], HOURS)
+    if len(palette) > 1:
+        colouring: dict[str, Any] = {"hue": "_training", "hue_order": list(palette), "palette": list(palette.values())}
+    else:
+        colouring = {"color": next(iter(palette.values()))}
+    sns.scatterplot(
+        rows.assign(time_s=rows["time_s"] * scale),
+        x="device_hours",
+        y="time_s",
+        style="_devices",
+        style_order=counts_in_words,
+        s=60,
+        ax=axes,
+        **colouring,
+    )
+    remove_legend(axes)
+    [marks] = axes.collections
+    _fill_the_best(marks, rows)
+    for training, rows_of_training in rows.groupby("_training", sort=False):
+        _join_the_fastest(axes, rows_of_training, scale, palette[training])
+    # A whisker that would more than double the axes is cut.
+    longest_whisker = (rows["time_s_high"] / rows["time_s"]).fillna(1.0).max()
+    space = 1.1 * min(2.0, longest_whisker)
+    axes.set(
+        xlim=(0, space * rows["device_hours"].max()),
+        ylim=(0, space * scale * rows["time_s"].max()),
+        xlabel=f"{DEVICE_HOURS[rows['device'].iloc[0]]} of the training",
+        ylabel=f"Time of the training ({unit})",
+    )
+
+
 def is_dominated(rows: pd.DataFrame) -> list[bool]:
-    """Return of each row whether another of the same training takes less time or hours, and no more of the other."""
+    """Return for each row whether another of the same training takes less time or hours, and no more of the other."""
     costs = rows[["time_s", "device_hours"]].to_numpy()
     trainings = rows["_training"].to_numpy()
     dominated = []
     for training, cost in zip(trainings, costs, strict=True):
         rivals = costs[trainings == training]
-        dominated.append(bool(((rivals <= cost).all(axis=1) & (rivals < cost).any(axis=1)).any()))
+        takes_no_more = (rivals <= cost).all(axis=1)
+        takes_less_of_one = (rivals < cost).any(axis=1)
+        dominated.append(bool((takes_no_more & takes_less_of_one).any()))
     return dominated
 
 
-def _fill_the_best(marks: PathCollection, rows: pd.DataFrame) -> None:
+def _fill_the_best(marks: Collection, rows: pd.DataFrame) -> None:
     """Leave the marks of dominated configurations hollow; `marks` are those of the rows, in their order."""
-    colours_of_rows = np.broadcast_to(marks.get_facecolors(), (len(rows), 4))
+    colours_of_rows = np.broadcast_to(marks.get_facecolor(), (len(rows), 4))
     fills = colours_of_rows.copy()
     fills[is_dominated(rows)] = 1.0, 1.0, 1.0, 1.0
-    marks.set(facecolors=fills, edgecolors=colours_of_rows.copy())
-    marks.set_linewidths(1.2)
+    marks.set(facecolor=fills, edgecolor=colours_of_rows.copy())
+    marks.set_linewidth(1.2)
     marks.set_zorder(3)
 
 
-def _join_the_fastest(axes: Axes, rows: pd.DataFrame, scale: float, colour: Any) -> None:
-    """Draw a line through the fastest row of each number of devices, and the interval of every row's time."""
+def _join_the_fastest(axes: Axes, rows: pd.DataFrame, scale: float, colour: Colour) -> None:
+    """Draw a line through the fastest row of each number of devices, and the interval of every row's time.
+
+    Hours are time multiplied by devices, so an interval is a line that points at the origin.
+    """
     fastest = rows.loc[rows.groupby("devices")["time_s"].idxmin()].sort_values("devices")
     axes.plot(fastest["device_hours"], fastest["time_s"] * scale, color=colour, linewidth=0.9, zorder=2)
     for row in rows.dropna(subset=["time_s_low", "time_s_high"]).itertuples():
@@ -164,19 +213,23 @@ def _join_the_fastest(axes: Axes, rows: pd.DataFrame, scale: float, colour: Any)
     f"per token without padding. {POINTS} CPUs, memory, fans and idle GPUs are not metered.",
 )
 def energy(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
-    """Energy of the GPUs per sample, of LLM runs per token, over devices."""
+    """Draw the energy of the GPUs per sample, of LLM runs per token, over the number of devices.
+
+    The table has a row per configuration: `series`, its parameters, `repeats`, and `energy_per_sample_j` or
+    `energy_per_token_j` in joules with the bounds of its interval (`…_low`, `…_high`).
+    """
     measures = tables.measures
-    unit_of_work = workload_of(measures).unit
-    value, of = unit_of_work.energy, unit_of_work.name
-    if measures[value].isna().all():
-        why = " (a CPU has no meter)" if set(measures["device"]) == {"cpu"} else ": the GPUs were not metered"
-        raise NothingToShow(f"no energy was recorded{why}")
-    data, runs = series_of(measures, [value])
-    figure, axes = plt.subplots(figsize=(WIDTH_IN, height_for(data)))
-    scale, unit = unit_for(data[value], JOULES)
-    draw_series(axes, data, value, f"Energy per {of}, all GPUs", f"Energy per {of} ({unit})", scale, runs)
+    work = workload_of(measures).unit
+    if measures[work.energy].isna().all():
+        reason = " (a CPU has no meter)" if set(measures["device"]) == {"cpu"} else ": the GPUs were not metered"
+        raise NothingToShow(f"no energy was recorded{reason}")
+    series = series_of(measures, [work.energy])
+    figure, axes = plt.subplots(figsize=(WIDTH_IN, series.height_in))
+    scale, unit = unit_for(series.means[work.energy], JOULES)
+    title, label = f"Energy per {work.name}, all GPUs", f"Energy per {work.name} ({unit})"
+    draw_series(axes, series, Quantity(work.energy, title, label, scale))
     legend_below(figure, axes)
-    return figure, data
+    return figure, series.means
 
 
 @figure(
@@ -187,30 +240,37 @@ def energy(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     f"{BARS} Where a run did not complete, its outcome takes the place of the bar.",
 )
 def memory(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
-    """Peak memory of the fullest device, a group of bars per configuration: allocated, reserved, used by everything."""
+    """Draw the peak memory of the fullest device: a group of bars per configuration, a bar per kind of memory.
+
+    The table has a row per configuration: `configuration` (its name), its parameters, `repeats`, those measures of
+    `MEMORY_KINDS` in bytes that any run has, with the bounds of their intervals (`…_low`, `…_high`), and the `outcome`.
+    """
     measures = tables.measures
-    known = [kind for kind in MEMORY if measures[kind].notna().any()]
-    if not known:
+    recorded = [column for column in MEMORY_KINDS if measures[column].notna().any()]
+    if not recorded:
         raise NothingToShow("no memory was recorded")
-    data = over_repeats(measures, known, include_lost=True)
+    data = over_repeats(measures, recorded, include_lost=True)
     data.insert(0, "configuration", configuration_names(measures, data))
-    shown, runs = (_by_kind(each, known) for each in (data, named_runs(measures)))
-    height = 1.1 + height_of(len(data), max(0.34, 0.14 * shown["series"].nunique()))
-    figure, axes = plt.subplots(figsize=(WIDTH_IN, height))
-    scale, unit = unit_for(shown["bytes"], BYTES)
-    grouped(axes, shown, "configuration", "bytes", scale, runs)
+    bars = _by_kind(data, recorded)
+    runs = _by_kind(named_runs(measures), recorded)
+    row_in = max(0.34, 0.14 * bars["series"].nunique())
+    figure, axes = plt.subplots(figsize=(WIDTH_IN, 1.1 + height_of(len(data), row_in)))
+    scale, unit = unit_for(bars["bytes"], BYTES)
+    draw_grouped_bars(axes, bars, runs, "configuration", "bytes", scale)
     axes.set(title="Peak memory of the fullest device", xlabel=f"Peak memory ({unit})")
     legend_below(figure, axes)
     return figure, data
 
 
-def _by_kind(rows: pd.DataFrame, kinds: list[str]) -> pd.DataFrame:
-    """The rows once for each kind of memory, its name in `series` and its size in `bytes`."""
+def _by_kind(rows: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
+    """Return the rows once for each kind of memory, with its name as `series` and its size in `bytes`."""
     parts = []
-    for kind in kinds:
-        part = rows.copy().rename(columns={f"{kind}{end}": f"bytes{end}" for end in ("", "_low", "_high")})
-        # What did not complete, or has a single kind of memory, as on CPUs, has one bar.
-        part = part if kind == kinds[0] else part[part["bytes"].notna() & (part["device"] != "cpu")]
-        parts.append(part.assign(series=np.where(part["device"] == "cpu", RESIDENT, MEMORY[kind])))
-    columns = ["configuration", "series", "repeats", "outcome", "bytes", "bytes_low", "bytes_high"]
-    return pd.concat(parts, ignore_index=True).filter(columns)
+    for column in columns:
+        part = rows.rename(columns={f"{column}{bound}": f"bytes{bound}" for bound in ("", "_low", "_high")})
+        if column != columns[0]:
+            # A run that did not complete has one bar, and so has one on a CPU, of which one kind is measured.
+            part = part[part["bytes"].notna() & (part["device"] != "cpu")]
+        is_on_cpu = part["device"] == "cpu"
+        parts.append(part.assign(series=np.where(is_on_cpu, RESIDENT, MEMORY_KINDS[column])))
+    shown = ["configuration", "series", "repeats", "outcome", "bytes", "bytes_low", "bytes_high"]
+    return pd.concat(parts, ignore_index=True).filter(shown)

@@ -1,4 +1,7 @@
-"""What one value of a parameter gains over another, all else being equal; and what profiling costs."""
+"""What one value of a parameter gains over another, all else being equal; and what parts of a step and profiling cost.
+
+Gains and costs are differences: zero means none, and marks that do not differ from it significantly are hollow.
+"""
 
 import matplotlib.pyplot as plt
 import pandas as pd
@@ -11,7 +14,7 @@ from multicard.analysis.scenario_tables import ScenarioTables
 from multicard.core.text import counted, for_figure
 from multicard.figures.bars import height_of
 from multicard.figures.catalog import HOLLOW, RATIOS, figure
-from multicard.figures.points import draw_series, height_for
+from multicard.figures.points import Quantity, Series, draw_series, set_value_limits, value_limits
 from multicard.figures.series import completed_of, device_word, labels, unit
 from multicard.figures.style import WIDTH_IN, NothingToShow, colours, legend_below, ordered_colours
 
@@ -81,45 +84,65 @@ def gain_profiler(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
 
 
 def _draw_gain(tables: ScenarioTables, parameter: str) -> tuple[Figure, pd.DataFrame]:
-    """Speed gain per number of devices: a panel per compared value, a series per combination of what else varies."""
+    """Draw the speed gain over the number of devices: a panel per compared value of the parameter.
+
+    Panels have a series for each combination of the other parameters that vary.
+
+    The table has a row per compared value and configuration of the others: `series`, the `base` value, the compared
+    `value`, the other parameters that vary, `devices`, the `repeats` compared, the ratio `gain` (0.1 is a tenth faster)
+    with the bounds of its interval (`gain_low`, `gain_high`), and the `verdict` (more, less, none or unknown).
+    """
     measures = as_used(tables.measures, parameter)
     data = gains(measures, parameter)
     if data.empty:
         name = parameter.replace("_", " ")
         raise NothingToShow(f"no two completed runs with step times differ in {name} alone")
-    others = varied(measures, besides=(parameter, "devices", "repeat"))
     base = data["base"].iloc[0]
-    runs = _of_repeats(measures, parameter, base, [*others, "devices", "repeat"])
-    alone = counted(data["devices"].iloc[0], device_word(measures)) if data["devices"].nunique() == 1 else "gain"
-
-    def named(rows: pd.DataFrame) -> list[str]:
-        return [for_figure(name) for name in labels(rows, others)] if others else [alone] * len(rows)
-
-    data.insert(0, "series", named(data))
+    varying = varied(measures, besides=(parameter, "devices", "repeat"))
+    runs = _gains_of_repeats(measures, parameter, base, [*varying, "devices", "repeat"])
+    if varying:
+        data.insert(0, "series", _literal_labels(data, varying))
+        runs["series"] = _literal_labels(runs, varying)
+    else:
+        # The name of the only series is seen where its row has no other: with a single number of devices.
+        has_one_count = data["devices"].nunique() == 1
+        only_name = counted(data["devices"].iloc[0], device_word(measures)) if has_one_count else "gain"
+        data.insert(0, "series", only_name)
+        runs["series"] = only_name
     names = list(dict.fromkeys(data["series"]))
-    palette = dict(zip(names, (ordered_colours if others == ["image_size"] else colours)(len(names)), strict=True))
+    colours_of_names = ordered_colours(len(names)) if varying == ["image_size"] else colours(len(names))
+    palette = dict(zip(names, colours_of_names, strict=True))
     shown = data.assign(device=measures["device"].iloc[0])
-    over_devices, values = data["devices"].nunique() > 1, list(dict.fromkeys(data["value"]))
+    values = list(dict.fromkeys(data["value"]))
+    all_series = Series(shown)
     figure, panels = plt.subplots(
-        1, len(values), figsize=(WIDTH_IN, height_for(data)), squeeze=False, sharey=True, sharex=True
+        1, len(values), figsize=(WIDTH_IN, all_series.height_in), squeeze=False, sharey=True, sharex=True
     )
-    limits = []
-    for axes, value in zip(panels[0], values, strict=True):
+    # Panels share their axes, so each has its own limits only until the next one is drawn.
+    limits: list[float] = []
+    for axes, value in zip(panels.flat, values, strict=True):
         title = f"Gain of {unit(parameter, value)} over {unit(parameter, base)}"
-        of = runs[runs[parameter] == value].assign(series=named)
-        own = shown[shown["value"] == value]
-        draw_series(axes, own, "gain", title, "Speed gain (%)", 100.0, of, palette, around_zero=True)
-        limits += axes.get_ylim() if over_devices else axes.get_xlim()
-    (panels[0][0].set_ylim if over_devices else panels[0][0].set_xlim)(min(limits), max(limits))
-    legend_below(figure, *panels[0])
+        series = Series(shown[shown["value"] == value], runs[runs[parameter] == value], palette)
+        draw_series(axes, series, Quantity("gain", title, "Speed gain (%)", 100.0, has_zero_line=True))
+        limits += value_limits(axes, all_series)
+    set_value_limits(axes, all_series, min(limits), max(limits))
+    legend_below(figure, *panels.flat)
     return figure, data
 
 
-def _of_repeats(measures: pd.DataFrame, parameter: str, base: object, by: list[str]) -> pd.DataFrame:
-    """The completed runs that have a partner with the base value in their repeat, and their `gain` over it."""
+def _literal_labels(rows: pd.DataFrame, varying: list[str]) -> list[str]:
+    """Return a label for each row from the varying parameters, in which no dollar starts a formula."""
+    return [for_figure(label) for label in labels(rows, varying)]
+
+
+def _gains_of_repeats(measures: pd.DataFrame, parameter: str, base: object, equal: list[str]) -> pd.DataFrame:
+    """Return the completed runs with their `gain` over the run with the base value that agrees in the columns `equal`.
+
+    A run without such a partner is left out.
+    """
     completed = completed_of(measures)
-    bases = completed.loc[completed[parameter] == base, [*by, "iteration_time_s"]]
-    pairs = completed.merge(bases, on=by, suffixes=("", "_base"))
+    base_runs = completed.loc[completed[parameter] == base, [*equal, "iteration_time_s"]]
+    pairs = completed.merge(base_runs, on=equal, suffixes=("", "_base"))
     return pairs.assign(gain=pairs["iteration_time_s_base"] / pairs["iteration_time_s"] - 1)
 
 
@@ -131,24 +154,33 @@ def _of_repeats(measures: pd.DataFrame, parameter: str, base: object, by: list[s
     f"loading either, so it is part of the time without loading. Such runs train nothing. Whiskers {RATIOS}.",
 )
 def ablation(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
-    """Share of the time that each part costs, by runs without it."""
+    """Draw the share of the time that each part of a step costs: a panel per number of devices, a row per part.
+
+    The table has a row per configuration and part: the `configuration`, its `device` and `devices`, the part that runs
+    were `without`, what they were `compared_with`, `repeats`, and the ratios `speedup_without` and `cost_share` with
+    the bounds of their intervals (`…_low`, `…_high`).
+    """
     data = as_table(costs(evidence_of(tables)))
     if data.empty:
         raise NothingToShow("no completed run went without a part of its step beside one that had all")
-    several = data["configuration"].nunique() > 1
-    named = data["without"].mask(data["compared_with"] == NO_LOADING, "the host's work, of the time without loading")
-    named += ": " + data["configuration"] if several else ""
-    shown = data.assign(series=named.map(for_figure))
-    by_count = list(shown.groupby("devices"))
-    rows = [own["series"].nunique() for _, own in by_count]
-    size = (WIDTH_IN, 0.6 + sum(0.6 + height_of(each, 0.3) for each in rows))
-    figure, panels = plt.subplots(len(rows), 1, figsize=size, squeeze=False, sharex=True, height_ratios=rows)
-    limits = []
-    for axes, (count, own) in zip(panels[:, 0], by_count, strict=True):
+    parts = data["without"].mask(data["compared_with"] == NO_LOADING, "the host's work, of the time without loading")
+    if data["configuration"].nunique() > 1:
+        parts += ": " + data["configuration"]
+    shown = data.assign(series=parts.map(for_figure))
+    series_by_count = {count: Series(rows) for count, rows in shown.groupby("devices")}
+    row_counts = [len(series.names) for series in series_by_count.values()]
+    height = 0.6 + sum(0.6 + height_of(row_count, 0.3) for row_count in row_counts)
+    figure, panels = plt.subplots(
+        len(row_counts), 1, figsize=(WIDTH_IN, height), squeeze=False, sharex=True, height_ratios=row_counts
+    )
+    # Panels share the axis of values, so each has its own limits only until the next one is drawn.
+    limits: list[float] = []
+    for axes, (count, series) in zip(panels.flat, series_by_count.items(), strict=True):
         title = counted(count, device_word(shown))
-        draw_series(axes, own, "cost_share", title, "", 100.0, around_zero=True)
-        limits += axes.get_xlim()
-    axes.set(xlim=(min(limits), max(limits)), xlabel="Saved without it (% of the time)")
+        draw_series(axes, series, Quantity("cost_share", title, "", 100.0, has_zero_line=True))
+        limits += value_limits(axes, series)
+    set_value_limits(axes, series, min(limits), max(limits))
+    axes.set_xlabel("Saved without it (% of the time)")
     return figure, data
 
 
@@ -160,16 +192,21 @@ def ablation(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     profiled=True,
 )
 def profiler_overhead(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
-    """How much longer a step is while the profiler records."""
+    """Draw how much longer a step takes while the profiler records, over the number of devices.
+
+    The table has a row per configuration: `series`, its parameters, `repeats`, the ratio `profiler_overhead` (0.1 is a
+    tenth longer) with the bounds of its interval (`…_low`, `…_high`), and the `verdict` (more, less, none or unknown).
+    """
     measures = tables.measures
     data = overheads(measures)
     if data.empty:
         raise NothingToShow("no profiled steps were recorded")
-    names = varied(measures, besides=("devices", "repeat"))
-    data.insert(0, "series", labels(data, names))
-    runs = completed_of(measures).assign(series=lambda rows: labels(rows, names))
-    figure, axes = plt.subplots(figsize=(WIDTH_IN, height_for(data)))
-    label = "Profiling overhead (%)"
-    draw_series(axes, data, "profiler_overhead", "Profiling overhead", label, 100.0, runs, around_zero=True)
+    varying = varied(measures, besides=("devices", "repeat"))
+    data.insert(0, "series", labels(data, varying))
+    runs = completed_of(measures)
+    series = Series(data, runs.assign(series=labels(runs, varying)))
+    figure, axes = plt.subplots(figsize=(WIDTH_IN, series.height_in))
+    overhead = Quantity("profiler_overhead", "Profiling overhead", "Profiling overhead (%)", 100.0, has_zero_line=True)
+    draw_series(axes, series, overhead)
     legend_below(figure, axes)
     return figure, data

@@ -1,6 +1,11 @@
-"""Values over the number of devices: means with their intervals, and a point for each repeat."""
+"""Panels of values over the number of devices: means with their intervals, and a dot for each repeat.
+
+Where there is a single number of devices, a panel has a row for each series instead of a line.
+"""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -8,165 +13,309 @@ from matplotlib.ticker import FixedLocator, NullLocator, ScalarFormatter
 
 from multicard.analysis.comparison.comparisons import varied
 from multicard.analysis.scaling.speedup_tables import over_repeats
-from multicard.figures.bars import dots, height_of, name_rows, whiskers
+from multicard.figures.bars import draw_repeats, height_of, name_rows, whisker_lengths
 from multicard.figures.series import completed_of, device_axis, labels
-from multicard.figures.style import DASHES, MARKERS, Colour, colours, say
+from multicard.figures.style import Colour, colours, note_inside
 
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+LINE_STYLES: tuple[Literal["-", "--", "-.", ":"], ...] = ("-", "--", "-.", ":")
 SCALING = {"strong": "\n(strong scaling: one batch shared)", "weak": "\n(weak scaling: a batch on each)"}
-OFFSET = 0.035  # between neighbouring series, in devices
-LINEAR_TO = 8  # devices, beyond which their axis is logarithmic
-LEAST_GAIN = 0.1  # that whiskers at least have space for beyond the points, where values are around zero
+# Beyond so many devices their axis is logarithmic.
+MOST_DEVICES_ON_LINEAR_AXIS = 8
 
 
-def series_of(measures: pd.DataFrame, values: Sequence[str]) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Values of each configuration over its repeats, and the completed runs, each with the name of its `series`."""
-    names = varied(measures, besides=("devices", "repeat"))
-    data, runs = over_repeats(measures, list(values)), completed_of(measures)
-    data.insert(0, "series", labels(data, names))
-    return data, runs.assign(series=labels(runs, names))
+@dataclass(frozen=True)
+class Series:
+    """The series of a panel: means over repeats, and the repeats.
 
-
-def height_for(data: pd.DataFrame) -> float:
-    """Inches that a figure of `draw_series` takes: with rows where there is one number of devices."""
-    return 3.2 if data["devices"].nunique() > 1 else 1.1 + height_of(data["series"].nunique(), 0.3)
-
-
-def draw_series(
-    axes: Axes,
-    data: pd.DataFrame,
-    value: str,
-    title: str,
-    label: str,
-    scale: float = 1.0,
-    runs: pd.DataFrame | None = None,
-    palette: Mapping[str, Colour] | None = None,
-    ideal: Mapping[int, float] | None = None,
-    around_zero: bool = False,
-) -> None:
-    """Draw one line per `series` over devices, or a row per series where there is one number of devices.
-
-    Whiskers are the interval over repeats, small dots the repeats. A panel without values says so.
-
-    Parameters
+    Attributes
     ----------
-    axes
-        Where to draw.
-    data
-        A row per configuration: `series`, `devices`, `repeats`, the value with its `_low` and `_high`, and perhaps the
-        `verdict`, by which marks are hollow.
-    value
-        Column to draw.
-    title, label
-        Of the panel and of the axis of values, with its unit.
-    scale
-        What the values are multiplied by, for that unit.
+    means
+        A row per configuration: `series`, `device` (its kind), `devices` (their number), `repeats`, and each value with
+        the bounds of its interval (`<value>_low`, `<value>_high`), which become whiskers. Marks are hollow where the
+        column `verdict` is "none"; the axis of devices states the kind of scaling where the column `scaling` has one.
     runs
-        A row per run with the same columns, for the dots.
+        A row per run, with `series`, `devices` and the values: small dots. None draws no dots.
     palette
-        Colour of each series; None for those of `style.colours`.
-    ideal
-        Ideal value by number of devices.
-    around_zero
-        Whether values may be negative, and zero is no difference: a line is there.
+        Colour of each series by its name; None for the usual colours.
     """
-    axes.set_title(title)
-    known = data[data[value].notna()]
-    if known.empty:
-        say(axes, "not recorded")
+
+    means: pd.DataFrame
+    runs: pd.DataFrame | None = None
+    palette: Mapping[str, Colour] | None = None
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the series, in order."""
+        return list(dict.fromkeys(self.means["series"]))
+
+    @property
+    def is_over_devices(self) -> bool:
+        """True for a line per series over the number of devices, False for a row per series: there is one number."""
+        return bool(self.means["devices"].nunique() > 1)
+
+    @property
+    def height_in(self) -> float:
+        """Inches that a figure with such panels takes."""
+        return 3.2 if self.is_over_devices else 1.1 + height_of(self.means["series"].nunique(), 0.3)
+
+    def colour_of(self, name: str) -> Colour:
+        """Return the colour of a series. Rows without a palette all have the same one: their names distinguish them."""
+        if self.palette:
+            return self.palette[name]
+        if not self.is_over_devices:
+            return colours(1)[0]
+        return colours(len(self.names))[self.names.index(name)]
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """The quantity that a panel shows, and the style of its axis.
+
+    Attributes
+    ----------
+    column
+        Column of the values.
+    title, label
+        Title of the panel, and label of the axis with its unit.
+    scale
+        Factor from the values to that unit.
+    ideal
+        Ideal value by number of devices: a thin line; None draws none.
+    has_zero_line
+        True for a difference, which may be negative: a line is at zero.
+    """
+
+    column: str
+    title: str
+    label: str
+    scale: float = 1.0
+    ideal: Mapping[int, float] | None = None
+    has_zero_line: bool = False
+
+    def values(self, rows: pd.DataFrame) -> pd.Series:
+        """Return the values of rows in the unit of the axis."""
+        return rows[self.column].astype(float) * self.scale
+
+
+@dataclass(frozen=True)
+class _Marks:
+    """The means of one series as drawn in a panel.
+
+    `positions` are numbers of devices or of rows, `whiskers` lengths down and up; values are in the unit of the axis.
+    """
+
+    positions: pd.Series
+    values: pd.Series
+    whiskers: tuple[pd.Series, pd.Series]
+    colour: Colour
+
+
+def series_of(measures: pd.DataFrame, columns: Sequence[str]) -> Series:
+    """Return the means of columns of the measures over the repeats of each configuration, and the completed runs.
+
+    A series has a name for what varies besides the number of devices.
+    """
+    names = varied(measures, besides=("devices", "repeat"))
+    means = over_repeats(measures, list(columns))
+    means.insert(0, "series", labels(means, names))
+    runs = completed_of(measures)
+    return Series(means, runs.assign(series=labels(runs, names)))
+
+
+def draw_series(axes: Axes, series: Series, quantity: Quantity) -> None:
+    """Draw one line per series over the number of devices, or a row per series where there is one number.
+
+    Whiskers are the interval over repeats, small dots the repeats. A panel without values is noted as not recorded.
+    """
+    axes.set_title(quantity.title)
+    recorded = series.means[series.means[quantity.column].notna()]
+    if recorded.empty:
+        note_inside(axes, "not recorded")
         return
-    over_devices = data["devices"].nunique() > 1
-    names = list(dict.fromkeys(data["series"]))
-    look = palette or dict(zip(names, colours(len(names)) if over_devices else colours(1) * len(names), strict=True))
-    largest = data["devices"].max()
+    panel = _Panel(axes, series, quantity)
+    panel.draw_reference_lines()
+    drawn = [panel.draw(index, name, recorded[recorded["series"] == name]) for index, name in enumerate(series.names)]
+    if "verdict" in recorded and (recorded["verdict"] == "none").any():
+        panel.explain_hollow_marks()
+    low, high = panel.limits(recorded)
+    panel.label_axes(low, high)
+    # Only now it is known where the panel ends.
+    for marks in drawn:
+        panel.mark_cut_whiskers(marks, low, high)
 
-    def at(rows: pd.DataFrame, index: int, values: pd.Series) -> tuple[pd.Series, pd.Series]:
-        if not over_devices:
-            return values, pd.Series(float(index), rows.index)
-        # Marks of equal height do not cover each other.
-        shift = OFFSET * (index - (len(names) - 1) / 2)
-        return rows["devices"] + shift * (rows["devices"] if largest > LINEAR_TO else (largest - 1) / 4), values
 
-    if ideal:
-        axes.plot(list(ideal), list(ideal.values()), color="0.3", linewidth=0.7, label="ideal", zorder=1)
-    if around_zero:
-        (axes.axhline if over_devices else axes.axvline)(0, color="0.3", linewidth=1.0, zorder=1)
-    drawn = []
-    for index, name in enumerate(names):
-        rows = known[known["series"] == name].sort_values("devices")
-        marker = MARKERS[index % len(MARKERS)] if over_devices else "o"
-        place, lengths = at(rows, index, rows[value].astype(float) * scale), whiskers(rows, value, scale)
-        drawn.append((place, lengths, look[name]))
-        axes.errorbar(
-            *place,
-            **{"yerr" if over_devices else "xerr": lengths},
-            label=name if over_devices and len(names) > 1 else "_",
-            color=look[name],
+class _Panel:
+    """A panel that shows values of series, drawn by `draw_series`.
+
+    Values go upwards over the number of devices (upright), or to the right in rows. Positions are coordinates on the
+    other axis: numbers of devices, or of rows.
+    """
+
+    def __init__(self, axes: Axes, series: Series, quantity: Quantity):
+        self.axes = axes
+        self.series = series
+        self.quantity = quantity
+        self.is_upright = series.is_over_devices
+
+    def draw_reference_lines(self) -> None:
+        """Draw the line of ideal values, and the line at zero."""
+        ideal = self.quantity.ideal
+        if ideal:
+            self.axes.plot(list(ideal), list(ideal.values()), color="0.3", linewidth=0.7, label="ideal", zorder=1)
+        if self.quantity.has_zero_line:
+            draw_line = self.axes.axhline if self.is_upright else self.axes.axvline
+            draw_line(0, color="0.3", linewidth=1.0, zorder=1)
+
+    def draw(self, index: int, name: str, rows: pd.DataFrame) -> _Marks:
+        """Draw one series: its means with whiskers, hollow where they are not significant, and its repeats."""
+        rows = rows.sort_values("devices")
+        marks = _Marks(
+            self._positions(rows, index),
+            self.quantity.values(rows),
+            whisker_lengths(rows, self.quantity.column, self.quantity.scale),
+            self.series.colour_of(name),
+        )
+        marker = MARKERS[index % len(MARKERS)] if self.is_upright else "o"
+        x, y = self._coordinates(marks.positions, marks.values)
+        self.axes.errorbar(
+            x,
+            y,
+            xerr=None if self.is_upright else marks.whiskers,
+            yerr=marks.whiskers if self.is_upright else None,
+            # Rows have their names beside the axis, and a single line needs none. "_" is no entry of the legend.
+            label=name if self.is_upright and len(self.series.names) > 1 else "_",
+            color=marks.colour,
             marker=marker,
-            linestyle=DASHES[index % len(DASHES)] if over_devices else "none",
+            linestyle=LINE_STYLES[index % len(LINE_STYLES)] if self.is_upright else "none",
             capsize=3,
             markersize=5,
         )
         if "verdict" in rows:
-            hollow = {"color": look[name], "markerfacecolor": "white", "markersize": 5, "zorder": 3, "label": "_"}
-            x, y = (each[rows["verdict"] == "none"] for each in place)
-            axes.plot(x, y, linestyle="none", marker=marker, **hollow)
+            is_hollow = rows["verdict"] == "none"
+            self.axes.plot(
+                x[is_hollow],
+                y[is_hollow],
+                linestyle="none",
+                marker=marker,
+                color=marks.colour,
+                markerfacecolor="white",
+                markersize=5,
+                zorder=3,
+                label="_",
+            )
+        runs = self.series.runs
         if runs is not None:
-            own = runs[(runs["series"] == name) & runs["devices"].isin(rows.loc[rows["repeats"] > 1, "devices"])]
-            if len(own):
-                dots(axes, *at(own, index, own[value].astype(float) * scale))
-    if "verdict" in data and (known["verdict"] == "none").any():
-        look = {"linestyle": "none", "marker": "o", "color": "0.3", "markerfacecolor": "white"}
-        axes.plot([], [], label="hollow: not significant", **look)
-    repeats = runs.loc[runs["series"].isin(names), value] if runs is not None else known[value]
-    shown = scale * pd.concat([known[value].astype(float), repeats.astype(float)])
-    limits = _limits(axes, shown, over_devices, LEAST_GAIN * scale if around_zero else 0.0)
-    if over_devices:
-        _devices_axis(axes, data)
-        axes.set(ylabel=label, ylim=limits)
-    else:
-        name_rows(axes, names)
-        axes.set(xlabel=label, xlim=limits)
-    for place, lengths, colour in drawn:
-        _mark_cut(axes, place if over_devices else place[::-1], lengths, limits, over_devices, colour)
+            repeated_counts = rows.loc[rows["repeats"] > 1, "devices"]
+            repeats = runs[(runs["series"] == name) & runs["devices"].isin(repeated_counts)]
+            if len(repeats):
+                x, y = self._coordinates(self._positions(repeats, index), self.quantity.values(repeats))
+                draw_repeats(self.axes, x, y)
+        return marks
+
+    def _positions(self, rows: pd.DataFrame, index: int) -> pd.Series:
+        """Return the positions of rows of the series with this index: shifted, so that equal values stay visible."""
+        if not self.is_upright:
+            return pd.Series(float(index), rows.index)
+        shift = 0.035 * (index - (len(self.series.names) - 1) / 2)
+        most_devices = self.series.means["devices"].max()
+        # On a logarithmic axis an equal distance is an equal factor.
+        is_logarithmic = most_devices > MOST_DEVICES_ON_LINEAR_AXIS
+        return rows["devices"] + shift * (rows["devices"] if is_logarithmic else (most_devices - 1) / 4)
+
+    def _coordinates(self, positions: pd.Series, values: pd.Series) -> tuple[pd.Series, pd.Series]:
+        """Return x and y of marks."""
+        return (positions, values) if self.is_upright else (values, positions)
+
+    def explain_hollow_marks(self) -> None:
+        """Add an entry about hollow marks to the legend."""
+        self.axes.plot(
+            [],
+            [],
+            linestyle="none",
+            marker="o",
+            color="0.3",
+            markerfacecolor="white",
+            label="hollow: not significant",
+        )
+
+    def limits(self, recorded: pd.DataFrame) -> tuple[float, float]:
+        """Return the ends of the axis of values: zero and all marks are inside, long whiskers are cut."""
+        values = self.quantity.values(recorded)
+        runs = self.series.runs
+        if runs is not None:
+            repeats = runs[runs["series"].isin(self.series.names)]
+            values = pd.concat([values, self.quantity.values(repeats)])
+        bottom = min(0.0, values.min())
+        top = max(0.0, values.max())
+        # Whiskers may reach as far beyond the marks as these are apart. Differences may all be close to zero, so they
+        # get space for 0.1 at least.
+        reach = top - bottom
+        if self.quantity.has_zero_line:
+            reach = max(reach, 0.1 * self.quantity.scale)
+        drawn = self.axes.dataLim
+        drawn_low, drawn_high = drawn.intervaly if self.is_upright else drawn.intervalx
+        low = min(bottom, max(drawn_low, bottom - reach))
+        high = max(top, min(drawn_high, top + reach))
+        margin = 0.07 * (high - low) or 1.0
+        return low - margin if low < 0 else 0.0, high + margin
+
+    def label_axes(self, low: float, high: float) -> None:
+        """Set the limits of the axis of values and its label, and label the devices or name the rows."""
+        label = self.quantity.label
+        if self.is_upright:
+            _label_devices(self.axes, self.series.means)
+            self.axes.set(ylabel=label, ylim=(low, high))
+        else:
+            name_rows(self.axes, self.series.names)
+            self.axes.set(xlabel=label, xlim=(low, high))
+
+    def mark_cut_whiskers(self, marks: _Marks, low: float, high: float) -> None:
+        """Draw an arrow at the edge of the panel where a whisker goes on beyond it."""
+        down, up = marks.whiskers
+        downwards, upwards = ("v", "^") if self.is_upright else ("<", ">")
+        for is_cut, edge, arrow in (
+            (marks.values - down < low, low, downwards),
+            (marks.values + up > high, high, upwards),
+        ):
+            # The layout cannot place marks of nothing.
+            if not is_cut.any():
+                continue
+            positions = marks.positions[is_cut]
+            x, y = self._coordinates(positions, pd.Series(edge, positions.index))
+            self.axes.plot(
+                x,
+                y,
+                color=marks.colour,
+                clip_on=False,
+                zorder=4,
+                marker=arrow,
+                markersize=5,
+                linestyle="none",
+                label="_",
+            )
 
 
-def _mark_cut(
-    axes: Axes,
-    place: tuple[pd.Series, pd.Series],
-    lengths: Sequence[pd.Series],
-    limits: tuple[float, float],
-    upright: bool,
-    colour: Colour,
-) -> None:
-    """An arrow at the edge of the panel where a whisker goes on beyond it; `place`: position and value of each mean."""
-    position, value = place
-    ends = ((value - lengths[0] < limits[0], limits[0], "v<"), (value + lengths[1] > limits[1], limits[1], "^>"))
-    for is_cut, edge, arrows in ends:
-        if not is_cut.any():  # the layout cannot place marks of nothing
-            continue
-        along = position[is_cut], pd.Series(edge, position[is_cut].index)
-        arrow = {"marker": arrows[0 if upright else 1], "markersize": 5, "linestyle": "none", "label": "_"}
-        axes.plot(*(along if upright else along[::-1]), color=colour, clip_on=False, zorder=4, **arrow)
+def value_limits(axes: Axes, series: Series) -> tuple[float, float]:
+    """Return the ends of the axis of values of a panel of these series."""
+    return axes.get_ylim() if series.is_over_devices else axes.get_xlim()
 
 
-def _limits(axes: Axes, shown: pd.Series, over_devices: bool, least: float) -> tuple[float, float]:
-    """Ends of the axis of values: zero and all that is shown are inside; long whiskers are cut."""
-    bottom, top = min(0.0, shown.min()), max(0.0, shown.max())
-    space = max(top - bottom, least)
-    low, high = axes.dataLim.intervaly if over_devices else axes.dataLim.intervalx
-    low, high = min(bottom, max(low, bottom - space)), max(top, min(high, top + space))
-    margin = 0.07 * (high - low) or 1.0
-    return low - margin if low < 0 else 0.0, high + margin
+def set_value_limits(axes: Axes, series: Series, low: float, high: float) -> None:
+    """Set the ends of the axis of values of a panel of these series, and of the panels that share this axis."""
+    set_limits = axes.set_ylim if series.is_over_devices else axes.set_xlim
+    set_limits(low, high)
 
 
-def _devices_axis(axes: Axes, data: pd.DataFrame) -> None:
-    """Label the axis of devices with their kind, and with the kind of scaling where `data` states one."""
-    devices = sorted(int(n) for n in data["devices"].unique())
-    if devices[-1] > LINEAR_TO:
+def _label_devices(axes: Axes, means: pd.DataFrame) -> None:
+    """Set ticks at the numbers of devices, and label their axis with their kind and the kind of scaling."""
+    counts = sorted(int(count) for count in means["devices"].unique())
+    if counts[-1] > MOST_DEVICES_ON_LINEAR_AXIS:
         axes.set_xscale("log", base=2)
-    axes.xaxis.set_major_locator(FixedLocator(devices))
+    axes.xaxis.set_major_locator(FixedLocator(counts))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(ScalarFormatter())
     axes.margins(x=0.12)
-    kinds = set(data["scaling"]) if "scaling" in data else set()
-    axes.set_xlabel(f"{device_axis(data)}{SCALING.get(kinds.pop(), '') if len(kinds) == 1 else ''}")
+    scalings = set(means["scaling"]) if "scaling" in means else set()
+    scaling = SCALING.get(scalings.pop(), "") if len(scalings) == 1 else ""
+    axes.set_xlabel(f"{device_axis(means)}{scaling}")

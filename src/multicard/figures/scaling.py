@@ -1,7 +1,10 @@
 """Figures over the number of devices: iteration time and throughput, speed-up and efficiency, image sizes."""
 
+from dataclasses import replace
+
 import matplotlib.pyplot as plt
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
@@ -11,15 +14,18 @@ from multicard.analysis.scaling.speedup_tables import over_repeats, speedups, th
 from multicard.analysis.scenario_tables import ScenarioTables
 from multicard.core.units import MINUTES, SECONDS, unit_for
 from multicard.figures.catalog import POINTS, RATIOS, REPEATS, figure
-from multicard.figures.points import draw_series, height_for, series_of
+from multicard.figures.points import Quantity, Series, draw_series, series_of
 from multicard.figures.series import completed_of, labels, only_count, unit
-from multicard.figures.style import WIDTH_IN, NothingToShow, legend_below, ordered_colours, say
+from multicard.figures.style import WIDTH_IN, NothingToShow, legend_below, note_inside, ordered_colours
 
-# Title and label of each measure of speed.
-THROUGHPUT = {
-    "throughput_samples_per_s": ("Throughput", "Distinct samples per second"),
-    "tokens_per_s": ("Throughput, without padding", "Tokens per second"),
-    "steps_per_s": ("Throughput in steps", "Steps per second"),
+# The throughput of each unit of work, by its column.
+THROUGHPUTS = {
+    throughput.column: throughput
+    for throughput in (
+        Quantity("throughput_samples_per_s", "Throughput", "Distinct samples per second"),
+        Quantity("tokens_per_s", "Throughput, without padding", "Tokens per second"),
+        Quantity("steps_per_s", "Throughput in steps", "Steps per second"),
+    )
 }
 
 
@@ -31,19 +37,25 @@ THROUGHPUT = {
     paper_figure="A, figures 1 and 4",
 )
 def iteration_time(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
-    """Iteration time and throughput over devices: in distinct samples, in tokens of LLM runs, else in steps."""
+    """Draw the iteration time (left) and the throughput (right) over the number of devices, a line per series.
+
+    The table has a row per configuration: `series`, its parameters, `repeats`, `iteration_time_s` in seconds, and the
+    throughput in the unit of its name (`throughput_samples_per_s`, `tokens_per_s` or `steps_per_s`), both with the
+    bounds of their intervals (`…_low`, `…_high`).
+    """
     measures = tables.measures
     rate = throughput_of(measures)
-    data, runs = series_of(measures, ["iteration_time_s", rate])
-    shown = _with_scaling(measures, data)
-    figure, (left, right) = plt.subplots(1, 2, figsize=(WIDTH_IN, height_for(data)))
-    scale, seconds = unit_for(data["iteration_time_s"], SECONDS)
-    draw_series(left, shown, "iteration_time_s", "Iteration time", f"Time per step ({seconds})", scale, runs)
-    draw_series(right, shown, rate, *THROUGHPUT[rate], runs=runs)
-    if data["devices"].nunique() == 1:
-        right.tick_params(labelleft=False)  # the names are those of the left panel
-    legend_below(figure, left, right)
-    return figure, data
+    series = series_of(measures, ["iteration_time_s", rate])
+    shown = _with_scaling(series, measures)
+    figure, (time_axes, rate_axes) = plt.subplots(1, 2, figsize=(WIDTH_IN, series.height_in))
+    scale, seconds = unit_for(series.means["iteration_time_s"], SECONDS)
+    draw_series(time_axes, shown, Quantity("iteration_time_s", "Iteration time", f"Time per step ({seconds})", scale))
+    draw_series(rate_axes, shown, THROUGHPUTS[rate])
+    if not series.is_over_devices:
+        # The rows have their names at the left panel.
+        rate_axes.tick_params(labelleft=False)
+    legend_below(figure, time_axes, rate_axes)
+    return figure, series.means
 
 
 @figure(
@@ -56,22 +68,26 @@ def iteration_time(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     paper_figure="A, figures 1 and 4",
 )
 def speedup(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
-    """Speed-up and efficiency over devices with ideal scaling."""
+    """Draw the speed-up (left) and the efficiency (right) over the number of devices, with ideal scaling.
+
+    The table has a row per configuration: `series`, its parameters, `repeats`, and the ratios `speedup` and
+    `efficiency` with the bounds of their intervals (`…_low`, `…_high`).
+    """
     measures = tables.measures
-    if only := only_count(measures):
+    only = only_count(measures)
+    if only:
         raise NothingToShow(f"{only}: neither speed-up nor efficiency")
     if throughput_of(measures) == "steps_per_s":
         raise NothingToShow(f"{UNCOUNTED}: state samples_per_step for speed-up and efficiency")
-    data, runs = series_of(measures, ["speedup", "efficiency"])
-    figure, (left, right) = plt.subplots(1, 2, figsize=(WIDTH_IN, 3.4))
-    shown, counts = _with_scaling(measures, data), sorted(data["devices"].unique())
-    ideal = dict(zip(counts, counts, strict=True))
-    draw_series(left, shown, "speedup", "Speed-up", "Speed-up over one device", runs=runs, ideal=ideal)
-    ideal = dict.fromkeys(counts, 1.0)
-    draw_series(right, shown, "efficiency", "Efficiency", "Speed-up per device", runs=runs, ideal=ideal)
-    right.yaxis.set_major_formatter(PercentFormatter(1.0))
-    legend_below(figure, left, right)
-    return figure, data
+    series = series_of(measures, ["speedup", "efficiency"])
+    shown = _with_scaling(series, measures)
+    figure, (speedup_axes, efficiency_axes) = plt.subplots(1, 2, figsize=(WIDTH_IN, 3.4))
+    counts = sorted(series.means["devices"].unique())
+    ideal_speedup = {count: count for count in counts}
+    draw_series(speedup_axes, shown, Quantity("speedup", "Speed-up", "Speed-up over one device", ideal=ideal_speedup))
+    _draw_efficiency(efficiency_axes, shown, "Efficiency")
+    legend_below(figure, speedup_axes, efficiency_axes)
+    return figure, series.means
 
 
 @figure(
@@ -83,42 +99,57 @@ def speedup(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     paper_figure="A, figure 2",
 )
 def image_size_scaling(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
-    """Time of a pass over the data and efficiency over devices, a line per image size.
+    """Draw the time of a pass (left) and the efficiency (right) over the number of devices, a line per image size.
 
-    Other varied parameters, such as the precision, have a row of panels per combination.
+    If other parameters vary, such as the precision, each combination of their values has a row of panels.
+
+    The table has a row per configuration: `series` (the image size), `panel` (the other parameters), its parameters,
+    `repeats`, `estimated_epoch_time_s` in seconds and the ratio `efficiency`, both with the bounds of their intervals
+    (`…_low`, `…_high`).
     """
     measures = tables.measures
-    others = varied(measures, besides=("image_size", "devices", "repeat"))
-    data = over_repeats(measures, ["estimated_epoch_time_s", "efficiency"])
-    data = data.sort_values(["image_size", "devices"], kind="stable", ignore_index=True)
-    data, runs = (
-        each.assign(
-            series=[unit("image_size", size) for size in each["image_size"]],
-            panel=labels(each, others) if others else "",
-        )
-        for each in (data, completed_of(measures))
-    )
-    panels, names = list(dict.fromkeys(runs["panel"])), list(dict.fromkeys(data["series"]))
-    palette = dict(zip(names, ordered_colours(len(names)), strict=True))
+    panel_parameters = varied(measures, besides=("image_size", "devices", "repeat"))
+    means = over_repeats(measures, ["estimated_epoch_time_s", "efficiency"])
+    means = means.sort_values(["image_size", "devices"], kind="stable", ignore_index=True)
+    means = _by_image_size(means, panel_parameters)
+    runs = _by_image_size(completed_of(measures), panel_parameters)
+    panels = list(dict.fromkeys(runs["panel"]))
+    sizes = list(dict.fromkeys(means["series"]))
+    palette = dict(zip(sizes, ordered_colours(len(sizes)), strict=True))
     only = only_count(measures)
     figure, rows = plt.subplots(len(panels), 2, figsize=(WIDTH_IN, 0.7 + 2.4 * len(panels)), squeeze=False)
-    for (left, right), name in zip(rows, panels, strict=True):
-        own, of = data[data["panel"] == name], runs[runs["panel"] == name]
-        scale, seconds = unit_for(own["estimated_epoch_time_s"], MINUTES)
-        time, share = (f"{name}: time", f"{name}: efficiency") if name else ("Time", "Efficiency")
-        draw_series(left, own, "estimated_epoch_time_s", time, f"Time per pass ({seconds})", scale, of, palette)
-        if only or own["efficiency"].isna().all():
-            right.set_title(share)
-            say(right, f"{only or 'no run on one device to compare with'}:\nno efficiency")
+    for (time_axes, efficiency_axes), panel in zip(rows, panels, strict=True):
+        series = Series(means[means["panel"] == panel], runs[runs["panel"] == panel], palette)
+        title_of_time, title_of_efficiency = "Time", "Efficiency"
+        if panel:
+            title_of_time, title_of_efficiency = f"{panel}: time", f"{panel}: efficiency"
+        scale, minutes = unit_for(series.means["estimated_epoch_time_s"], MINUTES)
+        time = Quantity("estimated_epoch_time_s", title_of_time, f"Time per pass ({minutes})", scale)
+        draw_series(time_axes, series, time)
+        if only or series.means["efficiency"].isna().all():
+            efficiency_axes.set_title(title_of_efficiency)
+            note_inside(efficiency_axes, f"{only or 'no run on one device to compare with'}:\nno efficiency")
         else:
-            ideal = dict.fromkeys(sorted(own["devices"].unique()), 1.0)
-            draw_series(right, own, "efficiency", share, "Speed-up per device", 1.0, of, palette, ideal)
-            right.yaxis.set_major_formatter(PercentFormatter(1.0))
+            _draw_efficiency(efficiency_axes, series, title_of_efficiency)
     legend_below(figure, *rows.flat)
-    return figure, data[["series", "panel", *data.columns.drop(["series", "panel"])]]
+    return figure, means[["series", "panel", *means.columns.drop(["series", "panel"])]]
 
 
-def _with_scaling(measures: pd.DataFrame, data: pd.DataFrame) -> pd.DataFrame:
-    """State the kind of scaling, where it is one, for the axis of devices."""
-    kinds = set(speedups(measures)["scaling"])
-    return data.assign(scaling=kinds.pop() if len(kinds) == 1 else "unknown")
+def _by_image_size(rows: pd.DataFrame, panel_parameters: list[str]) -> pd.DataFrame:
+    """Return rows with their image size as `series`, and the values of other parameters as `panel`, empty if none."""
+    sizes = [unit("image_size", size) for size in rows["image_size"]]
+    return rows.assign(series=sizes, panel=labels(rows, panel_parameters) if panel_parameters else "")
+
+
+def _draw_efficiency(axes: Axes, series: Series, title: str) -> None:
+    """Draw the speed-up per device in per cent, of which 100 are ideal."""
+    ideal = dict.fromkeys(sorted(series.means["devices"].unique()), 1.0)
+    draw_series(axes, series, Quantity("efficiency", title, "Speed-up per device", ideal=ideal))
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+
+
+def _with_scaling(series: Series, measures: pd.DataFrame) -> Series:
+    """Return series with the kind of scaling, which the axis of devices states; "unknown" if there are several."""
+    scalings = set(speedups(measures)["scaling"])
+    scaling = scalings.pop() if len(scalings) == 1 else "unknown"
+    return replace(series, means=series.means.assign(scaling=scaling))

@@ -6,18 +6,19 @@ import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from multicard.core.units import SECONDS, heading, number, unit_for, units_of
-from multicard.figures.style import WIDTH_IN, colours, legend_below, note_above, styled
+from multicard.core.units import ONE, SECONDS, heading, number, unit_for, units_of
+from multicard.figures.style import WIDTH_IN, colours, legend_below, note_above, remove_legend, styled
 from multicard.stats.interval import Interval
 
 
 def draw_search(trials: pd.DataFrame, measure: str, best: Interval, question: str) -> tuple[Figure, pd.DataFrame]:
-    """Return a figure of a search, and the table of the numbers shown.
+    """Return a figure of a search, and the table of the numbers in it, which is `trials`.
 
     Parameters
     ----------
     trials
-        A row for each run, in order: `repeat`, `outcome`, the measure, `best_so_far`, `spent_s` after it, `synthetic`.
+        A row for each run, in order: `repeat`, `outcome`, the measure, `best_so_far` in its unit, `spent_s` (seconds
+        of all runs up to and with this one), and `synthetic`.
     measure
         The column that the search optimizes.
     best
@@ -25,42 +26,42 @@ def draw_search(trials: pd.DataFrame, measure: str, best: Interval, question: st
     question
         The title.
     """
-    with styled():
-        return _draw(trials, measure, best, question), trials
-
-
-def _draw(trials: pd.DataFrame, measure: str, best: Interval, question: str) -> Figure:
-    figure, axes = plt.subplots(figsize=(WIDTH_IN, 3.4))
-    value_scale, value_unit = unit_for(trials[measure].dropna(), units_of(measure) or ((1.0, ""),))
+    value_scale, value_unit = unit_for(trials[measure].dropna(), units_of(measure) or ONE)
     time_scale, time_unit = unit_for([trials["spent_s"].max()], SECONDS)
     times = time_scale * trials["spent_s"]
     values = value_scale * trials[measure].astype(float)
-    best_colour = colours(3)[2]
     best_so_far = value_scale * trials["best_so_far"].astype(float)
-    axes.step(times, best_so_far, where="post", color=best_colour, label="best so far")
-    roles = trials["repeat"].gt(1).map({False: "first run of a configuration", True: "repeat"})
+    best_colour = colours(3)[2]
+    with styled():
+        figure, axes = plt.subplots(figsize=(WIDTH_IN, 3.4))
+        axes.step(times, best_so_far, where="post", color=best_colour, label="best so far")
+        _mark_runs(axes, times, values, trials["repeat"] > 1)
+        _mark_lost(axes, times[values.isna()], trials.loc[values.isna(), "outcome"])
+        # Only the runs determine the limits: the interval of two repeats would squeeze them.
+        axes.set_ylim(axes.get_ylim())
+        if best.low is not None and best.high is not None:
+            _shade_interval(axes, value_scale * best.low, value_scale * best.high, best_colour)
+        name = heading(measure, value_unit)
+        axes.set_title(question)
+        axes.set_xlabel(f"Time of all runs ({time_unit})")
+        axes.set_ylabel(f"{name[0].upper()}{name[1:]}")
+        axes.set_xlim(0, None)
+        note_above(figure, ["Synthetic"] if trials["synthetic"].any() else [])
+        legend_below(figure, axes)
+    return figure, trials
+
+
+def _shade_interval(axes: Axes, low: float, high: float, colour: str) -> None:
+    """Shade the interval of the best configuration, and state it in the legend."""
+    label = f"best, 95% CI ({number(low)} to {number(high)})"
+    axes.axhspan(low, high, color=colour, alpha=0.15, linewidth=0, label=label)
+
+
+def _mark_runs(axes: Axes, times: pd.Series, values: pd.Series, is_repeat: pd.Series) -> None:
+    """Mark the value of each run, first runs of a configuration and repeats differently."""
+    roles = is_repeat.map({False: "first run of a configuration", True: "repeat"})
     sns.scatterplot(x=times, y=values, hue=roles, style=roles, palette=colours(roles.nunique()), ax=axes)
-    _remove_legend(axes)
-    _mark_lost(axes, times[values.isna()], trials.loc[values.isna(), "outcome"])
-    # The limits are those of the runs: the interval of only two repeats would squeeze them.
-    axes.set_ylim(axes.get_ylim())
-    if best.low is not None and best.high is not None:
-        low, high = value_scale * best.low, value_scale * best.high
-        label = f"best, 95% CI ({number(low)} to {number(high)})"
-        axes.axhspan(low, high, color=best_colour, alpha=0.15, linewidth=0, label=label)
-    name = heading(measure, value_unit)
-    axes.set(title=question, xlabel=f"Time of all runs ({time_unit})", ylabel=f"{name[0].upper()}{name[1:]}")
-    axes.set_xlim(0, None)
-    note_above(figure, ["Synthetic"] if trials["synthetic"].any() else [])
-    legend_below(figure, axes)
-    return figure
-
-
-def _remove_legend(axes: Axes) -> None:
-    """Remove the legend that seaborn put into the axes: there is one below the figure."""
-    legend = axes.get_legend()
-    if legend is not None:
-        legend.remove()
+    remove_legend(axes)
 
 
 def _mark_lost(axes: Axes, times: pd.Series, outcomes: pd.Series) -> None:
@@ -69,6 +70,13 @@ def _mark_lost(axes: Axes, times: pd.Series, outcomes: pd.Series) -> None:
         return
     words = ", ".join(sorted(outcomes.astype(str).str.replace("_", " ").unique()))
     axes.plot(
-        times, [0.02] * len(times), color="0.2", label=f"no value: {words}", linestyle="none", marker="x",
-        clip_on=False, transform=axes.get_xaxis_transform(),
-    )  # fmt: skip
+        times,
+        [0.02] * len(times),
+        color="0.2",
+        label=f"no value: {words}",
+        linestyle="none",
+        marker="x",
+        clip_on=False,
+        # With this transform the height 0.02 is a part of the panel's, whatever the values are.
+        transform=axes.get_xaxis_transform(),
+    )

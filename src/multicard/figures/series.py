@@ -1,4 +1,6 @@
-"""Naming the series of a figure by what varies."""
+"""Names of the series and rows of a figure by what varies, and words for its devices."""
+
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -15,16 +17,18 @@ PLAIN = (
     "strategy", "precision", "dataset", "profiler", "device", "model", "launcher", "command", "folder", "python",
     "program",
 )  # fmt: skip
-LONGEST = 40  # characters of a value that a user wrote
+# Labels cut a value that a user wrote to so many characters.
+LONGEST_VALUE = 40
 
 
-def unit(name: str, value: object) -> str:
-    """Label of a value of a parameter."""
+def unit(name: str, value: Any) -> str:
+    """Return the label of a value of a parameter."""
     text = str(value)
     if name.startswith(ARGS_PREFIX):
-        return _own(name.removeprefix(ARGS_PREFIX), value)
-    if name == "steps_per_epoch":  # where the table was read from CSV, 100.0, and not a number for all
-        return "full epochs" if pd.isna(value) else f"{value:g} {plural(float(value), 'step')} per epoch"
+        return _users_own(name.removeprefix(ARGS_PREFIX), value)
+    # A table that was read from CSV has the number as 100.0, and an empty cell for full epochs.
+    if name == "steps_per_epoch":
+        return "full epochs" if pd.isna(value) else f"{value:g} {plural(int(value), 'step')} per epoch"
     worded = {
         "image_size": f"{value} px",
         "batch_size": f"batch {value}",
@@ -48,69 +52,96 @@ def unit(name: str, value: object) -> str:
     if worded:
         return worded
     spaced = name.replace("_", " ")
-    if text in ("True", "False"):  # text where the table was read from CSV
+    # A table that was read from CSV has these as text.
+    if text in ("True", "False"):
         return spaced if text == "True" else f"no {spaced}"
-    return for_figure(text, LONGEST) if name in PLAIN else f"{spaced} {value}"
+    return for_figure(text, LONGEST_VALUE) if name in PLAIN else f"{spaced} {value}"
 
 
-def _own(name: str, value: object) -> str:
-    """Label of a value of the user's own parameter, which is called as the user calls it."""
+def _users_own(name: str, value: Any) -> str:
+    """Return the label of a value of a user's own parameter, with the user's name of it."""
     if isinstance(value, bool | np.bool_):
         return name if value else f"no {name}"
-    whole = isinstance(value, float) and value.is_integer()
-    return f"{name} {for_figure(str(int(value) if whole else value), LONGEST)}"
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return f"{name} {for_figure(str(value), LONGEST_VALUE)}"
 
 
 def labels(rows: pd.DataFrame, names: list[str]) -> list[str]:
-    """Label of each row by those of the parameters `names` that apply; without any, by the `default_label`."""
-    works = [work for work in WORKLOADS.values() if work.method in rows]
+    """Return a label for each row from the values of the parameters `names`, such as "100 px, fp64".
 
-    def label(row: pd.Series) -> str:
-        shown = [name for name in names if all(work.applies(name, row) for work in works)]
-        of_another_script = {name for name in shown if name.startswith(ARGS_PREFIX) and pd.isna(row[name])}
-        shown = [name for name in shown if name not in of_another_script]
-        shown = shown or [workload_of(rows).default_label]
-        if "technique" in shown and any(name in TECHNIQUES[row["technique"]].own_parameters for name in shown):
-            shown = [name for name in shown if name != "technique"]  # "QAT of weights" says it
-        return ", ".join(unit(name, row[name]) for name in shown)
+    A parameter that does not apply to the row is left out. If none applies, the label is the value of the workload's
+    `default_label`.
+    """
+    return [", ".join(unit(name, row[name]) for name in _named_in(row, rows, names)) for _, row in rows.iterrows()]
 
-    return [label(row) for _, row in rows.iterrows()]
+
+def _named_in(row: pd.Series, rows: pd.DataFrame, names: list[str]) -> list[str]:
+    """Return the parameters that the label of a row names."""
+    workloads = [workload for workload in WORKLOADS.values() if workload.method in rows]
+    applicable = [
+        name
+        for name in names
+        if all(workload.applies(name, row) for workload in workloads)
+        # Rows of different scripts have different parameters: those of other scripts are empty.
+        and not (name.startswith(ARGS_PREFIX) and pd.isna(row[name]))
+    ]
+    if not applicable:
+        applicable = [workload_of(rows).default_label]
+    if "technique" in applicable:
+        # "QAT of weights" names the technique already.
+        parameters_of_technique = TECHNIQUES[row["technique"]].own_parameters
+        if any(name in parameters_of_technique for name in applicable):
+            applicable.remove("technique")
+    return applicable
 
 
 def configuration_names(measures: pd.DataFrame, rows: pd.DataFrame, besides: tuple[str, ...] = ()) -> list[str]:
-    """Name of each configuration in `rows` by what varies among the runs, `besides` some, and its number of devices."""
-    names = varied(measures, besides=("devices", "repeat", *besides))
+    """Return a name for the configuration of each row: what varies among the runs, and the number of devices.
+
+    Parameters
+    ----------
+    measures
+        The runs of the scenario, which show what varies.
+    rows
+        Rows with the parameters of configurations.
+    besides
+        Parameters that are left out of the names; if nothing else varies, a name is only the number of devices.
+    """
+    varying = varied(measures, besides=("devices", "repeat", *besides))
     counts = [counted(count, device_word(measures)) for count in rows["devices"]]
-    if besides and not names:
+    if besides and not varying:
         return counts
-    return [f"{label}, {count}" for label, count in zip(labels(rows, names), counts, strict=True)]
+    return [f"{label}, {count}" for label, count in zip(labels(rows, varying), counts, strict=True)]
 
 
 def completed_of(measures: pd.DataFrame) -> pd.DataFrame:
-    """The completed runs; columns can be added to them."""
+    """Return a copy of the completed runs, to which columns can be added."""
     return measures[measures["outcome"] == "completed"].copy()
 
 
 def named_runs(measures: pd.DataFrame) -> pd.DataFrame:
-    """The completed runs, each with the name of its `configuration`."""
+    """Return the completed runs with another column, the name of the `configuration`."""
     completed = completed_of(measures)
     return completed.assign(configuration=configuration_names(measures, completed))
 
 
 def only_count(measures: pd.DataFrame) -> str | None:
-    """Text that says so if the completed runs have a single number of devices; None if they have several."""
+    """Return a text such as "completed runs on 2 GPUs only" if all have one number of devices, else None."""
     completed = completed_of(measures)
     counts = completed["devices"].unique()
-    return f"completed runs on {counted(int(counts[0]), device_word(completed))} only" if len(counts) == 1 else None
+    if len(counts) != 1:
+        return None
+    return f"completed runs on {counted(int(counts[0]), device_word(completed))} only"
 
 
 def device_axis(measures: pd.DataFrame) -> str:
-    """Label of an axis of devices."""
+    """Return the label of an axis of devices, such as "GPUs"."""
     words = plural(2, device_word(measures))
     return words[0].upper() + words[1:]
 
 
 def device_word(measures: pd.DataFrame) -> str:
-    """What a device of these runs is called: a GPU, or a CPU process; a device where some have one, some the other."""
+    """Return the word for a device of these runs: "GPU" or "CPU process", or "device" if they ran on both."""
     kinds = set(measures["device"])
     return DEVICE_WORDS.get(kinds.pop(), "device") if len(kinds) == 1 else "device"

@@ -1,5 +1,7 @@
 """Steps and epochs: the phases of a step, the distribution of step times, loss, and accuracy over time."""
 
+import math
+
 import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.axes import Axes
@@ -12,34 +14,45 @@ from multicard.analysis.scaling.speedup_tables import over_repeats
 from multicard.analysis.scenario_tables import ScenarioTables
 from multicard.core.units import MINUTES, SECONDS, unit_for
 from multicard.experiment.workload import workload_of
-from multicard.figures.bars import grouped, height_of, name_rows, stacked
+from multicard.figures.bars import draw_grouped_bars, draw_stacked_bars, height_of, name_rows
 from multicard.figures.catalog import BARS, figure
 from multicard.figures.series import completed_of, configuration_names, named_runs, unit
-from multicard.figures.style import HATCHES, PHASES, WIDTH_IN, Look, NothingToShow, colours, legend_below
-from multicard.figures.timeline import LOOK as OF_GPU
+from multicard.figures.style import (
+    HATCHES,
+    PHASE_FILLS,
+    WIDTH_IN,
+    Fill,
+    Fills,
+    NothingToShow,
+    colours,
+    legend_below,
+    remove_legend,
+)
+from multicard.figures.timeline import GPU_FILLS
 from multicard.workloads.vision.measures import ACCURACY
 
-# The look of each `StepPart`.
-PARTS: Look = {
-    "compute": OF_GPU["compute"],
-    "compute or communication": (OF_GPU["compute"][0], HATCHES[2]),
-    "exposed communication": OF_GPU["exposed communication"],
-    "waiting for other ranks": ("#F4A582", "ooo"),
-    "memory operations": OF_GPU["exposed memory operations"],
-    "CUDA graphs": OF_GPU["CUDA graphs"],
-    "launch overhead": OF_GPU["idle (launching)"],
-    "memory allocation": OF_GPU["idle (allocating)"],
-    "loading code": OF_GPU["idle (loading code)"],
-    "synchronization": OF_GPU["idle (synchronizing)"],
-    "host without GPU calls": OF_GPU["idle (host in no call)"],
-    "idle within graphs": OF_GPU["idle (within a graph)"],
-    "queued on the GPU": OF_GPU["idle (queued)"],
-    "data loading": (PHASES["data"][0], HATCHES[1]),
-    "evaluation": (PHASES["evaluation"][0], HATCHES[2]),
-    "stalls": ("#E31A1C", HATCHES[3]),
-    "other": OF_GPU["idle (unknown)"],
+# The fill of each `StepPart`.
+STEP_PART_FILLS: Fills = {
+    "compute": GPU_FILLS["compute"],
+    "compute or communication": Fill(GPU_FILLS["compute"].colour, HATCHES[2]),
+    "exposed communication": GPU_FILLS["exposed communication"],
+    "waiting for other ranks": Fill("#F4A582", "ooo"),
+    "memory operations": GPU_FILLS["exposed memory operations"],
+    "CUDA graphs": GPU_FILLS["CUDA graphs"],
+    "launch overhead": GPU_FILLS["idle (launching)"],
+    "memory allocation": GPU_FILLS["idle (allocating)"],
+    "loading code": GPU_FILLS["idle (loading code)"],
+    "synchronization": GPU_FILLS["idle (synchronizing)"],
+    "host without GPU calls": GPU_FILLS["idle (host in no call)"],
+    "idle within graphs": GPU_FILLS["idle (within a graph)"],
+    "queued on the GPU": GPU_FILLS["idle (queued)"],
+    "data loading": Fill(PHASE_FILLS["data"].colour, HATCHES[1]),
+    "evaluation": Fill(PHASE_FILLS["evaluation"].colour, HATCHES[2]),
+    "stalls": Fill("#E31A1C", HATCHES[3]),
+    "other": GPU_FILLS["idle (unknown)"],
 }
-LEAST = 1e-3  # share of a step from which on a part is drawn
+# A part that is a smaller share of every step is not drawn.
+LEAST_SHARE = 1e-3
 
 
 @figure(
@@ -50,19 +63,24 @@ LEAST = 1e-3  # share of a step from which on a part is drawn
     "CPU from call to call; what a GPU does meanwhile, the figure utilization shows.",
 )
 def step_breakdown(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
-    """Mean time per step in each phase, one bar per configuration; parts of a bar add up to the step."""
-    columns = [f"{name}_s" for name in PHASES]
+    """Draw the mean time of each phase of a step: a bar per configuration, whose parts add up to the step.
+
+    The table has a row per configuration: `configuration` (its name), its parameters, `repeats`, and for each phase the
+    mean time per step in seconds (`data_s`, `forward_s`, …), empty where it was not recorded.
+    """
+    columns = [f"{phase}_s" for phase in PHASE_FILLS]
     # Only workloads that evaluate inside a pass have a column of that.
-    measures = tables.measures.reindex(columns=list(dict.fromkeys((*tables.measures, *columns))))
+    measures = _with_columns(tables.measures, columns)
     data = means(measures, columns)
     data.insert(0, "configuration", configuration_names(measures, data))
-    times = data[columns].astype(float).fillna(0.0)
-    if not times.any(axis=None):
+    times_s = data[columns].astype(float).fillna(0.0)
+    if not times_s.any(axis=None):
         raise NothingToShow("no phases of steps were recorded")
     figure, axes = plt.subplots(figsize=(WIDTH_IN, 1.3 + height_of(len(data))))
-    scale, unit = unit_for(times.sum(axis=1), SECONDS)
-    parts = {name: times[f"{name}_s"] * scale for name in PHASES}
-    stacked(axes, data["configuration"].tolist(), parts, PHASES, "Phases of a step", f"Mean time per step ({unit})")
+    scale, unit = unit_for(times_s.sum(axis=1), SECONDS)
+    phases = {phase: times_s[f"{phase}_s"] * scale for phase in PHASE_FILLS}
+    label = f"Mean time per step ({unit})"
+    draw_stacked_bars(axes, data["configuration"].tolist(), phases, PHASE_FILLS, "Phases of a step", label)
     legend_below(figure, axes)
     return figure, data
 
@@ -78,31 +96,50 @@ def step_breakdown(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     profiled=True,
 )
 def utilization(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
-    """The parts of a step of each configuration, and where it is known its MFU."""
+    """Draw the parts of a step of each configuration (right), and where it is known the model FLOP utilization (left).
+
+    The table has a row per configuration: `configuration` (its name), its parameters, `repeats`, `mfu` with the bounds
+    of its interval (`mfu_low`, `mfu_high`), and a column for each part with its share of the step; all are ratios.
+    """
     shares = [part.column for part in StepPart]
     # Tables of earlier versions lack some.
-    measures = tables.measures.reindex(columns=list(dict.fromkeys((*tables.measures, "mfu", *shares))))
-    known = measures[shares].notna().any(axis=1)
-    measures = measures.assign(**measures[shares].astype(float).fillna(0.0).where(known, axis=0))
+    measures = _with_columns(tables.measures, ["mfu", *shares])
+    # A part that a run with others does not have takes no time; of a run without any part nothing is known.
+    has_parts = measures[shares].notna().any(axis=1)
+    measures = measures.assign(**measures[shares].astype(float).fillna(0.0).where(has_parts, axis=0))
     data = over_repeats(measures, ["mfu"]).join(means(measures, shares)[shares])
     data = data.rename(columns={part.column: part.value for part in StepPart})
     if data[["mfu", *StepPart]].isna().all(axis=None):
         raise NothingToShow("neither operations nor parts of steps are known")
     data.insert(0, "configuration", configuration_names(measures, data))
-    ratios = (2, 3) if data["mfu"].notna().any() else (1,)
+    has_mfu = data["mfu"].notna().any()
+    width_ratios = (2, 3) if has_mfu else (1,)
+    height = 1.3 + height_of(len(data))
     figure, panels = plt.subplots(
-        1, len(ratios), figsize=(WIDTH_IN, 1.3 + height_of(len(data))), sharey=True, width_ratios=ratios, squeeze=False
+        1, len(width_ratios), figsize=(WIDTH_IN, height), sharey=True, width_ratios=width_ratios, squeeze=False
     )
-    *rates, right = panels[0]
-    for left in rates:
-        runs = named_runs(measures).assign(series="_")
-        grouped(left, data.assign(series="_", outcome="completed"), "configuration", "mfu", 100.0, runs)
-        left.set(title="Model FLOP utilization", xlabel="Of the peak (%)")
-    parts = {part: 100 * data[part] for part in PARTS if part in data and (data[part] >= LEAST).any()}
-    stacked(right, data["configuration"].tolist(), parts, PARTS, "Where the step goes", "Share of the step (%)")
-    right.set_xlim(0, 100)
-    legend_below(figure, *rates, right)
+    if has_mfu:
+        _draw_mfu(panels.flat[0], data, named_runs(measures))
+    axes = panels.flat[-1]
+    parts = {part: 100 * data[part] for part in STEP_PART_FILLS if part in data and (data[part] >= LEAST_SHARE).any()}
+    names = data["configuration"].tolist()
+    draw_stacked_bars(axes, names, parts, STEP_PART_FILLS, "Where the step goes", "Share of the step (%)")
+    axes.set_xlim(0, 100)
+    legend_below(figure, *panels.flat)
     return figure, data
+
+
+def _draw_mfu(axes: Axes, data: pd.DataFrame, runs: pd.DataFrame) -> None:
+    """Draw the model FLOP utilization in per cent, a bar per configuration; `runs` are the repeats."""
+    # All bars are one series without a name.
+    bars = data.assign(series="_", outcome="completed")
+    draw_grouped_bars(axes, bars, runs.assign(series="_"), "configuration", "mfu", 100.0)
+    axes.set(title="Model FLOP utilization", xlabel="Of the peak (%)")
+
+
+def _with_columns(measures: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
+    """Return measures with these columns at their end, empty, unless it has them."""
+    return measures.reindex(columns=list(dict.fromkeys((*measures, *columns))))
 
 
 @figure(
@@ -113,27 +150,46 @@ def utilization(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     "that, not from the median.",
 )
 def step_times(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
-    """Distribution of the times of measured steps: a box per configuration, all its repeats pooled."""
+    """Draw the distribution of the times of measured steps: a box per configuration, all its repeats pooled.
+
+    The table has a row per configuration: `configuration` (its name), the number of `steps`, and in seconds
+    `lowest_s`, the quantiles `p1_s`, `p25_s`, `median_s`, `p75_s` and `p99_s`, `highest_s`, and `iteration_time_s`, the
+    arithmetic mean over repeats of elapsed time over steps.
+    """
     runs = named_runs(tables.measures)
     steps = per_run.measured_steps(tables).merge(runs[["run", "configuration"]], on="run").dropna()
     if steps.empty:
         raise NothingToShow("no step times were recorded")
     data = quantiles_of_steps(steps)
-    mean = runs.groupby("configuration")["iteration_time_s"].mean()
-    data["iteration_time_s"] = data["configuration"].map(mean).astype(float)
+    iteration_times_s = runs.groupby("configuration")["iteration_time_s"].mean()
+    data["iteration_time_s"] = data["configuration"].map(iteration_times_s).astype(float)
     scale, unit = unit_for(steps["duration_s"], SECONDS)
-    figure, axes = plt.subplots(figsize=(WIDTH_IN, 0.9 + height_of(len(data), 0.32)))
     times = dict(list((scale * steps["duration_s"]).groupby(steps["configuration"])))
+    names = data["configuration"].tolist()
+    figure, axes = plt.subplots(figsize=(WIDTH_IN, 0.9 + height_of(len(data), 0.32)))
     axes.boxplot(
-        [times[name] for name in data["configuration"]], positions=range(len(data)), orientation="horizontal",
-        whis=(1, 99), widths=0.6, patch_artist=True, boxprops={"facecolor": "#9ecae1"},
-        medianprops={"color": "black", "linewidth": 1.6}, flierprops={"marker": ".", "markersize": 3},
-    )  # fmt: skip
+        [times[name] for name in names],
+        positions=range(len(names)),
+        orientation="horizontal",
+        whis=(1, 99),
+        widths=0.6,
+        patch_artist=True,
+        boxprops={"facecolor": "#9ecae1"},
+        medianprops={"color": "black", "linewidth": 1.6},
+        flierprops={"marker": ".", "markersize": 3},
+    )
     axes.plot(
-        scale * data["iteration_time_s"], range(len(data)), linestyle="none", marker="D", markersize=4.5,
-        markerfacecolor="white", markeredgecolor="black", zorder=5, label="iteration time (mean)",
-    )  # fmt: skip
-    name_rows(axes, data["configuration"].tolist())
+        scale * data["iteration_time_s"],
+        range(len(names)),
+        linestyle="none",
+        marker="D",
+        markersize=4.5,
+        markerfacecolor="white",
+        markeredgecolor="black",
+        zorder=5,
+        label="iteration time (mean)",
+    )
+    name_rows(axes, names)
     axes.set(xlabel=f"Time of a measured step ({unit})", title="Step times", xlim=(0, None))
     legend_below(figure, axes)
     return figure, data
@@ -145,16 +201,21 @@ def step_times(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     "line is the papers' target.",
 )
 def accuracy(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
-    """Test accuracy against training time, a line per run; the runs of a configuration share a colour and a name."""
-    data = _of_runs(tables, per_run.accuracy_over_time(tables).dropna(subset=["time_s", "test_accuracy"]))
+    """Draw the test accuracy over training time, a line per run; runs of a configuration share a colour and a name.
+
+    The table has a row per run and epoch: `series` (the configuration), `run`, `epoch`, `time_s` (seconds of training
+    up to the end of the epoch, without evaluation), and `test_accuracy`, a ratio.
+    """
+    epochs = per_run.accuracy_over_time(tables).dropna(subset=["time_s", "test_accuracy"])
+    data = _with_series(epochs, tables.measures)
     if data.empty:
         raise NothingToShow("no test accuracy was recorded")
     scale, unit = unit_for(data["time_s"], MINUTES)
     figure, axes = plt.subplots(figsize=(WIDTH_IN, 3.4))
     shown = data.assign(time=scale * data["time_s"], accuracy=100 * data["test_accuracy"])
-    _lines(axes, shown, "time", "accuracy", list(dict.fromkeys(data["series"])), markers=True)
-    goal = f"target: {ACCURACY:.0%}"
-    axes.axhline(100 * ACCURACY, color="0.4", linestyle=(0, (1, 1.5)), label=goal, zorder=1)
+    _draw_lines_of_runs(axes, shown, "time", "accuracy", _names_of_series(data), markers=True)
+    target = f"target: {ACCURACY:.0%}"
+    axes.axhline(100 * ACCURACY, color="0.4", linestyle=(0, (1, 1.5)), label=target, zorder=1)
     axes.set(xlabel=f"Training time, without evaluation ({unit})", ylabel="Test accuracy (%)", xlim=(0, None))
     axes.set_title("Test accuracy over time")
     legend_below(figure, axes)
@@ -168,46 +229,88 @@ def accuracy(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     "steps. For LLM runs each technique has a panel, or else each data set, since their losses cannot be compared.",
 )
 def loss(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
-    """Training loss over steps, a line per run."""
+    """Draw the training loss over optimizer steps, a line per run; see the caption for the panels of LLM runs.
+
+    The table has a row per run and step, or per run and neighbouring steps of a long run: `series` (the configuration),
+    `run`, `step` and `loss`, the mean over ranks; first of all `technique` or `dataset`, if these have a panel each.
+    """
     measures = tables.measures
-    among = varied(measures, besides=()) if workload_of(measures).name == "llm" else []
-    apart = next((name for name in ("technique", "dataset") if name in among), None)
-    data = _of_runs(tables, per_run.over_steps(tables, ["loss"]).dropna(subset=["loss"]), (apart,) if apart else ())
+    panel_parameter = _parameter_of_loss_panels(measures)
+    steps = per_run.over_steps(tables, ["loss"]).dropna(subset=["loss"])
+    data = _with_series(steps, measures, besides=(panel_parameter,) if panel_parameter else ())
     if data.empty:
         raise NothingToShow("no losses were recorded")
     panels = {"Training loss": data}
-    if apart:
-        data.insert(0, apart, data["run"].map(measures.set_index("run")[apart]))
-        panels = {f"Training loss, {unit(apart, value)}": rows for value, rows in data.groupby(apart, sort=False)}
-    rows = -(-len(panels) // 2)
-    figure, places = plt.subplots(
-        rows, min(len(panels), 2), figsize=(WIDTH_IN, 0.8 + 2.6 * rows), squeeze=False, sharex=True
+    if panel_parameter:
+        data.insert(0, panel_parameter, data["run"].map(measures.set_index("run")[panel_parameter]))
+        panels = {
+            f"Training loss, {unit(panel_parameter, value)}": rows
+            for value, rows in data.groupby(panel_parameter, sort=False)
+        }
+    row_count = math.ceil(len(panels) / 2)
+    figure, grid = plt.subplots(
+        row_count, min(len(panels), 2), figsize=(WIDTH_IN, 0.8 + 2.6 * row_count), squeeze=False, sharex=True
     )
-    for axes, (title, own) in zip(places.flat, panels.items(), strict=False):
-        _lines(axes, own, "step", "loss", list(dict.fromkeys(data["series"])))
+    used, unused = grid.flat[: len(panels)], grid.flat[len(panels) :]
+    for axes, (title, rows) in zip(used, panels.items(), strict=True):
+        _draw_lines_of_runs(axes, rows, "step", "loss", _names_of_series(data))
         axes.set(title=title, xlabel="Optimizer step", ylabel="Loss", ylim=(0, None))
         axes.tick_params(labelbottom=True)
-    for axes in places.flat[len(panels) :]:
+    for axes in unused:
         axes.remove()
-    legend_below(figure, *places.flat[: len(panels)])
+    legend_below(figure, *used)
     return figure, data
 
 
-def _of_runs(tables: ScenarioTables, rows: pd.DataFrame, besides: tuple[str, ...] = ()) -> pd.DataFrame:
-    """The rows of completed runs, with the name of the run's configuration as their `series`."""
-    completed = completed_of(tables.measures)
-    names = dict(zip(completed["run"], configuration_names(tables.measures, completed, besides), strict=True))
-    rows = rows[rows["run"].isin(names)].sort_values("run", key=lambda run: run.map(list(names).index), kind="stable")
-    rows.insert(0, "series", rows["run"].map(names))
+def _parameter_of_loss_panels(measures: pd.DataFrame) -> str | None:
+    """Return the parameter of LLM runs whose values have a panel each, since their losses cannot be compared."""
+    if workload_of(measures).name != "llm":
+        return None
+    varying = varied(measures, besides=())
+    return next((name for name in ("technique", "dataset") if name in varying), None)
+
+
+def _names_of_series(data: pd.DataFrame) -> list[str]:
+    return list(dict.fromkeys(data["series"]))
+
+
+def _with_series(rows: pd.DataFrame, measures: pd.DataFrame, besides: tuple[str, ...] = ()) -> pd.DataFrame:
+    """Return the rows of completed runs, in the order of the runs, with their configuration as `series`.
+
+    `besides`: parameters that the names of configurations leave out.
+    """
+    completed = completed_of(measures)
+    names = configuration_names(measures, completed, besides)
+    name_by_run = dict(zip(completed["run"], names, strict=True))
+    runs = list(name_by_run)
+    rows = rows[rows["run"].isin(runs)].sort_values("run", key=lambda run: run.map(runs.index), kind="stable")
+    rows.insert(0, "series", rows["run"].map(name_by_run))
     return rows
 
 
-def _lines(axes: Axes, data: pd.DataFrame, x: str, y: str, names: list[str], markers: bool = False) -> None:
-    """Draw a line per run; the look of a configuration depends on all `names`, so that it is the same in all panels."""
-    import seaborn as sns  # here, since it takes a second to import
+def _draw_lines_of_runs(
+    axes: Axes, data: pd.DataFrame, x: str, y: str, names: list[str], markers: bool = False
+) -> None:
+    """Draw a line per run from the columns `x` and `y`; runs of a series share a colour and a style.
+
+    `names`: the series of all panels, so that each looks the same in all of them.
+    """
+    # Seaborn takes a second to import.
+    import seaborn as sns
 
     sns.lineplot(
-        data, x=x, y=y, hue="series", style="series", hue_order=names, style_order=names, palette=colours(len(names)),
-        units="run", estimator=None, markers=markers, linewidth=1.2, ax=axes,
-    )  # fmt: skip
-    axes.get_legend().remove()
+        data,
+        x=x,
+        y=y,
+        hue="series",
+        style="series",
+        hue_order=names,
+        style_order=names,
+        palette=colours(len(names)),
+        units="run",
+        estimator=None,
+        markers=markers,
+        linewidth=1.2,
+        ax=axes,
+    )
+    remove_legend(axes)

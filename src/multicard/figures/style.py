@@ -1,12 +1,14 @@
-"""One look for all figures: sizes for print, colours that stay apart in grey, marks that need no colour."""
+"""The look that all figures share: sizes for print, colours that differ in grey, marks that differ without colour."""
 
 import math
 import textwrap
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 import matplotlib as mpl
 import matplotlib.style
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.container import Container
 from matplotlib.figure import Figure
@@ -14,53 +16,73 @@ from matplotlib.font_manager import fontManager
 
 from multicard.core.text import for_figure
 
-Colour = str | tuple[float, float, float]
-Look = dict[str, tuple[Colour, str]]  # colour and hatch of each part of a bar
+# The width of the text of a journal's page.
+WIDTH_IN = 7.0
 
-WIDTH_IN = 7.0  # text width of a journal page
-MANY = 12  # entries of a legend, beyond which it is in small print
-ROWS, ROW_IN = 2, 0.17  # of a legend: as many as figures have space for, and the height of another, in inches
+# The first of these fonts that is installed is used.
 FONTS = ("Source Sans 3", "Source Sans Pro", "Inter", "Liberation Sans", "Arial", "Helvetica")
-NOTE_WIDTH, NOTE_IN = 125, 0.14  # characters of a line over a figure, and its height in inches
 
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
-DASHES = ("-", "--", "-.", ":")
-HATCHES = ("", "///", "...", "\\\\\\", "xxx", "---")
+Colour = str | tuple[float, float, float]
 # Safe for colour-blind readers: seaborn's palette "colorblind", which takes a second to import.
 COLOURS = ("#0173b2", "#de8f05", "#029e73", "#d55e00", "#cc78bc", "#ca9161", "#fbafe4", "#949494", "#ece133", "#56b4e9")
-ERROR_BARS = {"capsize": 3, "elinewidth": 1, "ecolor": "0.1"}
+HATCHES = ("", "///", "...", "\\\\\\", "xxx", "---")
 
-# Of the parts of a step, and of a GPU's time.
-PHASES: Look = {
-    "data": ("#E69F00", ""),
-    "transfer": ("#F0E442", "///"),
-    "forward": ("#56B4E9", "..."),
-    "backward": ("#0072B2", "\\\\\\"),
-    "optimizer": ("#009E73", "xxx"),
-    "evaluation": ("#B2DF8A", ""),
-    "other": ("#D9D9D9", "///"),
+
+class Fill(NamedTuple):
+    """Colour and hatch of a part of a bar."""
+
+    colour: Colour
+    hatch: str
+
+
+# Fill of each part of a bar, in the order in which the parts follow each other.
+Fills = dict[str, Fill]
+
+PHASE_FILLS: Fills = {
+    "data": Fill("#E69F00", ""),
+    "transfer": Fill("#F0E442", "///"),
+    "forward": Fill("#56B4E9", "..."),
+    "backward": Fill("#0072B2", "\\\\\\"),
+    "optimizer": Fill("#009E73", "xxx"),
+    "evaluation": Fill("#B2DF8A", ""),
+    "other": Fill("#D9D9D9", "///"),
 }
 
 
 @contextmanager
 def styled() -> Iterator[None]:
-    """Draw in the house style."""
+    """Draw in the style of all figures, as long as the context lasts."""
+    with mpl.style.context(["seaborn-v0_8-whitegrid", "seaborn-v0_8-paper", _parameters()]):
+        yield
+
+
+def _parameters() -> dict[str, Any]:
+    """Return Matplotlib's parameters that differ from those of the seaborn styles."""
     installed = {font.name for font in fontManager.ttflist}
-    parameters = {
-        **dict.fromkeys(("font.size", "axes.labelsize", "legend.title_fontsize"), 9.6),
-        **dict.fromkeys(("xtick.labelsize", "ytick.labelsize", "legend.fontsize"), 8.8),
-        **{"lines.linewidth": 1.2, "lines.markersize": 4.8, "lines.markeredgewidth": 1.0, "patch.linewidth": 0.8},
-        **{"patch.edgecolor": "white", "patch.force_edgecolor": True},
+    # Matplotlib looks for a font that is absent at every text, so only one that is there is named. Glyphs that it lacks
+    # come from the font that Matplotlib brings.
+    fonts = [*[name for name in FONTS if name in installed][:1], "DejaVu Sans"]
+    return {
+        "font.family": fonts,
+        "font.size": 9.6,
+        "axes.labelsize": 9.6,
+        "legend.title_fontsize": 9.6,
+        "xtick.labelsize": 8.8,
+        "ytick.labelsize": 8.8,
+        "legend.fontsize": 8.8,
+        "lines.linewidth": 1.2,
+        "lines.markersize": 4.8,
+        "lines.markeredgewidth": 1.0,
+        "patch.linewidth": 0.8,
+        "patch.edgecolor": "white",
+        "patch.force_edgecolor": True,
         "figure.dpi": 100,
         "savefig.dpi": 200,
         "figure.constrained_layout.use": True,
         "figure.constrained_layout.wspace": 0.06,
-        # Only fonts that are there: Matplotlib looks for every other at every text. Glyphs that the first lacks are
-        # from the font that Matplotlib brings.
-        "font.family": [*[name for name in FONTS if name in installed][:1], "DejaVu Sans"],
         "axes.titlelocation": "left",
-        # A title at the top of its axes: to find out at every drawing that nothing is in its way takes a tenth of the
-        # time. So no axis has ticks or a factor (1e6) up there.
+        # A title stands at the top of its axes, where no axis has ticks or a factor (1e6): finding at every drawing a
+        # height at which nothing is in its way takes a tenth of the time.
         "axes.titley": 1.0,
         "axes.formatter.limits": (-9, 9),
         "axes.formatter.useoffset": False,
@@ -68,39 +90,30 @@ def styled() -> Iterator[None]:
         "axes.axisbelow": True,
         "legend.frameon": False,
         "hatch.linewidth": 0.6,
-        # The same data give the same file, and text in an SVG stays text.
+        # Equal data give equal files, and text in an SVG stays text.
         "svg.hashsalt": "multicard",
         "svg.fonttype": "none",
         "pdf.fonttype": 42,
     }
-    with mpl.style.context(["seaborn-v0_8-whitegrid", "seaborn-v0_8-paper", parameters]):
-        yield
 
 
 class NothingToShow(Exception):
-    """A figure has nothing to show; the message says why, to its reader."""
+    """A figure has nothing to show; the message states the reason to its reader."""
 
 
 def colours(count: int) -> list[str]:
-    """Colours for series; after ten they repeat."""
+    """Return colours for series without an order; after ten they repeat."""
     return [COLOURS[n % len(COLOURS)] for n in range(count)]
 
 
 def ordered_colours(count: int) -> list[str]:
-    """Colours for series that have an order, from light to dark."""
-    return [mpl.colors.to_hex(mpl.colormaps["viridis_r"]((n + 1) / (count + 1))) for n in range(count)]
-
-
-def say(axes: Axes, why: str) -> None:
-    """Say in an empty panel why it is empty."""
-    axes.text(
-        0.5, 0.5, why, transform=axes.transAxes, ha="center", va="center", fontsize="small", color="0.35", wrap=True
-    )
-    axes.set(xticks=[], yticks=[])
+    """Return colours for series that have an order, from light to dark."""
+    viridis = mpl.colormaps["viridis_r"]
+    return [mpl.colors.to_hex(viridis((n + 1) / (count + 1))) for n in range(count)]
 
 
 def filled(text: str, width: int) -> str:
-    r"""Text in lines of at most `width` characters, three at most, as Matplotlib shows it literally.
+    r"""Break text into at most three lines of `width` characters, and escape it so that no dollar starts a formula.
 
     >>> filled("bf16, batch 64", 9)
     'bf16,\nbatch 64'
@@ -108,32 +121,69 @@ def filled(text: str, width: int) -> str:
     return "\n".join(textwrap.wrap(for_figure(text, len(text)), width, max_lines=3, placeholder="…"))
 
 
+def note_inside(axes: Axes, reason: str) -> None:
+    """Write into an empty panel the reason why it is empty, and remove its ticks."""
+    axes.text(
+        0.5,
+        0.5,
+        reason,
+        transform=axes.transAxes,
+        ha="center",
+        va="center",
+        fontsize="small",
+        color="0.35",
+        wrap=True,
+    )
+    axes.set(xticks=[], yticks=[])
+
+
 def note_above(figure: Figure, notes: Iterable[str]) -> None:
-    """Put notes, a line or more each, above a figure, whose panels keep their height."""
-    lines = [line for note in notes for line in textwrap.wrap(for_figure(note, len(note)), NOTE_WIDTH)]
+    """Put notes above a figure, each on a line or more; its panels keep their height."""
+    characters, line_height_in = 125, 0.14
+    lines = [line for note in notes for line in textwrap.wrap(for_figure(note, len(note)), characters)]
     if lines:
         figure.suptitle("\n".join(lines), fontsize="small", x=0.01, ha="left")
-        figure.set_figheight(figure.get_figheight() + NOTE_IN * len(lines))
+        figure.set_figheight(figure.get_figheight() + line_height_in * len(lines))
 
 
-def legend_below(figure: Figure, *axes: Axes) -> None:
-    """Put one legend of `axes` under the figure, where it covers no data; series come before single lines."""
-    found = [pair for each in axes for pair in zip(*each.get_legend_handles_labels(), strict=True)]
-    found.sort(key=lambda pair: not isinstance(pair[0], Container))
-    entries = {label: handle for handle, label in reversed(found)}  # of equal labels the first
-    if not entries:
+def legend_below(figure: Figure, *panels: Axes) -> None:
+    """Put one legend of all panels below the figure, where it covers no data.
+
+    Entries with the same label are shown once. Series come before single lines.
+    """
+    handles = _legend_handles(panels)
+    if not handles:
         return
-    order = list(dict.fromkeys(label for _, label in found))
-    size, print_size = (1.0, None) if len(order) <= MANY else (0.76, "x-small")
-    column = size * (0.65 + 0.07 * max(map(len, order)))  # inches that a mark and the longest label take
-    rows = math.ceil(len(order) / max(1, min(6, int(WIDTH_IN / column))))
-    # Panels keep their height under a legend of many rows.
-    figure.set_figheight(figure.get_figheight() + size * ROW_IN * max(0, rows - ROWS))
+    many = len(handles) > 12
+    size = 0.76 if many else 1.0
+    longest_label = max(map(len, handles))
+    column_width_in = size * (0.65 + 0.07 * longest_label)
+    most_columns = max(1, min(6, int(WIDTH_IN / column_width_in)))
+    row_count = math.ceil(len(handles) / most_columns)
+    # Figures have space for two rows; further rows make the figure higher, so that panels keep their height.
+    figure.set_figheight(figure.get_figheight() + size * 0.17 * max(0, row_count - 2))
     figure.legend(
-        [entries[label] for label in order],
-        order,
+        list(handles.values()),
+        list(handles),
         loc="outside lower center",
-        ncols=math.ceil(len(order) / rows),
+        ncols=math.ceil(len(handles) / row_count),
         handlelength=3,
-        fontsize=print_size,
+        fontsize="x-small" if many else None,
     )
+
+
+def remove_legend(axes: Axes) -> None:
+    """Remove the legend that seaborn put into a panel: figures have one below all panels."""
+    legend = axes.get_legend()
+    if legend is not None:
+        legend.remove()
+
+
+def _legend_handles(panels: Iterable[Axes]) -> dict[str, Artist]:
+    """Return the first handle of each label in the panels: of series (bars, lines with whiskers), then of others."""
+    entries = [entry for axes in panels for entry in zip(*axes.get_legend_handles_labels(), strict=True)]
+    series_first = sorted(entries, key=lambda entry: not isinstance(entry[0], Container))
+    handles: dict[str, Artist] = {}
+    for handle, label in series_first:
+        handles.setdefault(label, handle)
+    return handles

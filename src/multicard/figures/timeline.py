@@ -7,42 +7,43 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from multicard.analysis.runs.device_time import device_time
 from multicard.core.files import atomic_write
 from multicard.core.text import for_figure
 from multicard.core.units import show
-from multicard.figures.bars import stacked
-from multicard.figures.style import WIDTH_IN, Look, legend_below, styled
+from multicard.figures.bars import draw_stacked_bars
+from multicard.figures.style import WIDTH_IN, Fill, Fills, legend_below, styled
 
-Rows = list[dict[str, Any]]
+TimelineRows = list[dict[str, Any]]
 
 MOST_DEVICES = 8
-NAME_LENGTH = 50
-LEAST = 0.1  # per cent of the time, below which a part is not drawn
-MOST_BARS = 60  # steps side by side
+# Steps that are drawn side by side; neighbours among more steps are averaged.
+MOST_BARS = 60
 
-LOOK: Look = {
-    "compute": ("#0072B2", ""),
-    "compute and communication": ("#56B4E9", "///"),
-    "exposed communication": ("#D55E00", "\\\\\\"),
-    "exposed memory operations": ("#F0E442", "..."),
-    "CUDA graphs": ("#009E73", ""),
-    "idle (launching)": ("#7F7F7F", "xxx"),
-    "idle (allocating)": ("#E69F00", "ooo"),
-    "idle (loading code)": ("#B2DF8A", "+++"),
-    "idle (synchronizing)": ("#CC79A7", "ooo"),
-    "idle (data loading)": ("#FDBF6F", "///"),
-    "idle (host in no call)": ("#A6761D", "///"),
-    "idle (within a graph)": ("#A6DBC8", "---"),
-    "idle (queued)": ("#BFBFBF", "---"),
-    "idle (unknown)": ("#F2F2F2", ""),
+# Fills of the parts of a GPU's time, which are those of `device_time`.
+GPU_FILLS: Fills = {
+    "compute": Fill("#0072B2", ""),
+    "compute and communication": Fill("#56B4E9", "///"),
+    "exposed communication": Fill("#D55E00", "\\\\\\"),
+    "exposed memory operations": Fill("#F0E442", "..."),
+    "CUDA graphs": Fill("#009E73", ""),
+    "idle (launching)": Fill("#7F7F7F", "xxx"),
+    "idle (allocating)": Fill("#E69F00", "ooo"),
+    "idle (loading code)": Fill("#B2DF8A", "+++"),
+    "idle (synchronizing)": Fill("#CC79A7", "ooo"),
+    "idle (data loading)": Fill("#FDBF6F", "///"),
+    "idle (host in no call)": Fill("#A6761D", "///"),
+    "idle (within a graph)": Fill("#A6DBC8", "---"),
+    "idle (queued)": Fill("#BFBFBF", "---"),
+    "idle (unknown)": Fill("#F2F2F2", ""),
 }
 
 
-def draw_timeline(rows: Rows, path: Path) -> None:
-    """Draw the rows of a timeline table into a PNG."""
+def draw_timeline(rows: TimelineRows, path: Path) -> None:
+    """Draw the rows of a timeline table with `timeline`, and write the figure to a PNG file."""
     with styled():
         figure = timeline(rows)
         with atomic_write(path) as temporary:
@@ -50,52 +51,88 @@ def draw_timeline(rows: Rows, path: Path) -> None:
         plt.close(figure)
 
 
-def timeline(rows: Rows) -> Figure:
-    """One bar per device for the capture or all steps, then the steps of each device, if there are any."""
+def timeline(rows: TimelineRows) -> Figure:
+    """Draw a bar per device for the capture or all steps, and below it a panel with the steps of each device, if any.
+
+    `rows`: rows of the activity table `timeline` of one run or trace, with times in seconds. At most `MOST_DEVICES`
+    devices are shown.
+    """
     table = pd.DataFrame(rows)
-    every = table[(table["scope"] != "step") & table["busy_s"].notna()]
-    shown = every.head(MOST_DEVICES)
-    place = ["report", "process", "device"]
-    of_steps = dict(list(table[table["scope"] == "step"].groupby(place, sort=False)))
-    steps = {at: of_steps[key] for at, key in enumerate(shown[place].itertuples(index=False)) if tuple(key) in of_steps}
-    names = _names(shown, several=every["report"].nunique() > 1)
+    devices = table[(table["scope"] != "step") & table["busy_s"].notna()]
+    shown = devices.head(MOST_DEVICES)
+    names = _device_names(shown, with_report=devices["report"].nunique() > 1)
+    steps = _steps_by_name(table[table["scope"] == "step"], shown, names)
 
     heights = [0.9 + 0.3 * len(shown), *[1.5] * len(steps)]
     figure, panels = plt.subplots(
         len(heights), figsize=(WIDTH_IN, sum(heights) + 0.9), height_ratios=heights, squeeze=False
     )
-    first, *rest = panels[:, 0]
-    spans = [f"{name} ({show('span_s', span)})" for name, span in zip(names, shown["span_s"], strict=True)]
-    shares = 100 * device_time(shown).div(shown["span_s"].where(shown["span_s"] > 0), axis=0)
-    shares = shares.loc[:, shares.max() >= LEAST]
-    what = "capture" if (shown["scope"] == "capture").all() else "time of all steps"
-    left_out = len(every) - len(shown)
-    title = f"Share of the {what}{f'; {left_out} more devices not shown' if left_out else ''}"
-    stacked(first, spans, shares, LOOK, title, "Share of time (%)")
-    first.set_xlim(0, 100)
-    longest = max((own["span_s"].max() for own in steps.values()), default=0.0)
-    for axes, (at, own) in zip(rest, steps.items(), strict=True):
-        each = math.ceil(len(own) / MOST_BARS)  # neighbours are averaged
-        bars = pd.concat([own["step"], 1e3 * device_time(own).fillna(0.0)], axis=1)
-        bars = bars.groupby(np.arange(len(bars)) // each).mean()
-        reached = np.zeros(len(bars))
-        for part, (colour, hatch) in LOOK.items():
-            look = {"color": colour, "hatch": hatch, "edgecolor": "0.2", "linewidth": 0.4}
-            axes.bar(bars["step"], bars[part], 0.9 * each, bottom=reached, **look)
-            reached = reached + bars[part]
-        mean = f" (each bar: mean of {each})" if each > 1 else ""
-        axes.set(title=f"Steps of {names[at]}", xlabel=f"Step{mean}", ylabel="Time (ms)", ylim=(0, 1.05e3 * longest))
-        axes.grid(visible=False, axis="x")
-        axes.xaxis.get_major_locator().set_params(integer=True)
-    legend_below(figure, first)
+    overview, *panels_of_steps = panels[:, 0]
+    _draw_shares(overview, shown, names, left_out=len(devices) - len(shown))
+    longest_s = max((device_steps["span_s"].max() for _, device_steps in steps), default=0.0)
+    for axes, (name, device_steps) in zip(panels_of_steps, steps, strict=True):
+        _draw_steps(axes, device_steps, name)
+        # The panels have one range, so that steps of different devices compare.
+        axes.set_ylim(0, 1.05e3 * longest_s)
+    legend_below(figure, overview)
     return figure
 
 
-def _names(rows: pd.DataFrame, several: bool) -> list[str]:
-    """Name of each device, with its report where there are `several`."""
+def _steps_by_name(steps: pd.DataFrame, devices: pd.DataFrame, names: list[str]) -> list[tuple[str, pd.DataFrame]]:
+    """Return the steps of each device that has some, with the name of the device."""
+    key = ["report", "process", "device"]
+    steps_of_devices = dict(list(steps.groupby(key, sort=False)))
+    keys = devices[key].itertuples(index=False, name=None)
     return [
-        (f"{for_figure(report, NAME_LENGTH)}, " if several else "")
-        + (f"process {process}" if pd.isna(rank) else f"rank {rank:.0f}")
-        + f", device {device}"
-        for report, process, rank, device in rows[["report", "process", "rank", "device"]].itertuples(index=False)
+        (name, steps_of_devices[device]) for name, device in zip(names, keys, strict=True) if device in steps_of_devices
     ]
+
+
+def _draw_shares(axes: Axes, devices: pd.DataFrame, names: list[str], left_out: int) -> None:
+    """Draw the parts of each device's time in per cent; `left_out`: number of devices that are not shown."""
+    spans_s = devices["span_s"]
+    rows = [f"{name} ({show('span_s', span)})" for name, span in zip(names, spans_s, strict=True)]
+    shares = 100 * device_time(devices).div(spans_s.where(spans_s > 0), axis=0)
+    least_visible = 0.1
+    shares = shares.loc[:, shares.max() >= least_visible]
+    title = "Share of the capture" if (devices["scope"] == "capture").all() else "Share of the time of all steps"
+    if left_out:
+        title += f"; {left_out} more devices not shown"
+    draw_stacked_bars(axes, rows, dict(shares.items()), GPU_FILLS, title, "Share of time (%)")
+    axes.set_xlim(0, 100)
+
+
+def _draw_steps(axes: Axes, steps: pd.DataFrame, name: str) -> None:
+    """Draw the steps of a device as stacked bars in milliseconds, each bar one step or the mean of neighbours."""
+    steps_per_bar = math.ceil(len(steps) / MOST_BARS)
+    bars = pd.concat([steps["step"], 1e3 * device_time(steps).fillna(0.0)], axis=1)
+    bars = bars.groupby(np.arange(len(bars)) // steps_per_bar).mean()
+    bottoms = np.zeros(len(bars))
+    for part, fill in GPU_FILLS.items():
+        axes.bar(
+            bars["step"],
+            bars[part],
+            0.9 * steps_per_bar,
+            bottom=bottoms,
+            color=fill.colour,
+            hatch=fill.hatch,
+            edgecolor="0.2",
+            linewidth=0.4,
+        )
+        bottoms = bottoms + bars[part]
+    averaged = f" (each bar: mean of {steps_per_bar})" if steps_per_bar > 1 else ""
+    axes.set(title=f"Steps of {name}", xlabel=f"Step{averaged}", ylabel="Time (ms)")
+    axes.grid(visible=False, axis="x")
+    axes.locator_params(axis="x", integer=True)
+
+
+def _device_names(devices: pd.DataFrame, with_report: bool) -> list[str]:
+    """Return a name for each device, such as "rank 0, device 0"; the process stands for a rank that is not known."""
+    names = []
+    columns = ["report", "process", "rank", "device"]
+    for report, process, rank, device in devices[columns].itertuples(index=False):
+        parts = [for_figure(report, 50)] if with_report else []
+        parts.append(f"process {process}" if pd.isna(rank) else f"rank {rank:.0f}")
+        parts.append(f"device {device}")
+        names.append(", ".join(parts))
+    return names

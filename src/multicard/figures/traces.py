@@ -1,7 +1,5 @@
 """What the traces show: shares of summed time, CUDA calls, kernels, transfers and collectives."""
 
-from collections.abc import Sequence
-
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
@@ -14,21 +12,22 @@ from multicard.analysis.runs import per_run
 from multicard.analysis.scenario_tables import ScenarioTables
 from multicard.core.text import for_figure
 from multicard.core.units import BYTES, SECONDS, Units, unit_for
-from multicard.figures.bars import height_of, stacked
+from multicard.figures.bars import draw_stacked_bars, height_of
 from multicard.figures.catalog import POINTS, SUMMED, figure
-from multicard.figures.points import draw_series, series_of
+from multicard.figures.points import Quantity, draw_series, series_of
 from multicard.figures.series import completed_of, configuration_names, device_axis, named_runs
-from multicard.figures.style import HATCHES, WIDTH_IN, Look, NothingToShow, colours, legend_below, say
-from multicard.figures.timeline import LOOK as OF_GPU
+from multicard.figures.style import HATCHES, WIDTH_IN, Fill, Fills, NothingToShow, colours, legend_below, note_inside
+from multicard.figures.timeline import GPU_FILLS
 
-# Title, and what each is a share of.
-SHARES = {
-    "host_to_device_copies": ("Host-to-device copies", "Share of the time of\nmemory operations (%)"),
-    "kernel_launches": ("Kernel launches", "Share of the time of\nCUDA API calls (%)"),
-    "synchronizations": ("Synchronizations", "Share of the time of\nCUDA API calls (%)"),
-    "nccl": ("NCCL kernels", "Share of the time of\nkernels (%)"),
-}
-NAME_LENGTH = 40  # characters of a part in the legend
+# Fill of the sum of all parts that have none of their own.
+REST_FILL = Fill("#D9D9D9", "")
+# The share of each panel, in per cent of what its axis names.
+SHARES = (
+    Quantity("host_to_device_copies", "Host-to-device copies", "Share of the time of\nmemory operations (%)", 100.0),
+    Quantity("kernel_launches", "Kernel launches", "Share of the time of\nCUDA API calls (%)", 100.0),
+    Quantity("synchronizations", "Synchronizations", "Share of the time of\nCUDA API calls (%)", 100.0),
+    Quantity("nccl", "NCCL kernels", "Share of the time of\nkernels (%)", 100.0),
+)
 
 
 @figure(
@@ -41,14 +40,19 @@ NAME_LENGTH = 40  # characters of a part in the legend
     paper_figure="A, figure 3",
 )
 def time_shares(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
-    """Four shares of summed time against devices, a panel each."""
-    found = _recorded(tables, per_run.shares(tables).reindex(columns=list(SHARES)), "time shares")
-    data, runs = series_of(tables.with_values(found), list(SHARES))
+    """Draw four shares of summed time over the number of devices, a panel each.
+
+    The table has a row per configuration: `series`, its parameters, `repeats`, and the ratios `host_to_device_copies`,
+    `kernel_launches`, `synchronizations` and `nccl` with the bounds of their intervals (`…_low`, `…_high`).
+    """
+    names = [share.column for share in SHARES]
+    shares = _recorded(tables, per_run.shares(tables).reindex(columns=names), "time shares")
+    series = series_of(tables.with_values(shares), names)
     figure, panels = plt.subplots(2, 2, figsize=(WIDTH_IN, 5.0))
-    for axes, (name, (title, label)) in zip(panels.flat, SHARES.items(), strict=True):
-        draw_series(axes, data, name, title, label, 100.0, runs)
+    for axes, share in zip(panels.flat, SHARES, strict=True):
+        draw_series(axes, series, share)
     legend_below(figure, *panels.flat)
-    return figure, data
+    return figure, series.means
 
 
 @figure(
@@ -59,9 +63,13 @@ def time_shares(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     paper_figure="A, figure 5",
 )
 def cuda_api(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
-    """Time that a process spends per step in each function of the CUDA API."""
-    values = _recorded(tables, per_run.cuda_api(tables), "CUDA calls", "cuda_api")
-    return _one_panel(tables, values, "CUDA API time", "Summed time of calls per step and process")
+    """Draw the time that a process spends per step in each function of the CUDA API, a bar per configuration.
+
+    The table has a row per configuration: `configuration` (its name), its parameters, `repeats`, and a column for each
+    function with its seconds per step and process.
+    """
+    times_s = _recorded(tables, per_run.cuda_api(tables), "CUDA calls", "cuda_api")
+    return _one_panel(tables, times_s, "CUDA API time", "Summed time of calls per step and process")
 
 
 @figure(
@@ -71,10 +79,14 @@ def cuda_api(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     profiled=True,
 )
 def kernel_classes(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
-    """Time that a GPU spends per step in each class of kernels."""
-    values = _recorded(tables, per_run.kernel_classes(tables), "kernels", "kernel_classes")
-    values.columns = [name.replace("_", " ") for name in values]
-    return _one_panel(tables, values, "Kernel time by class", "Summed time of kernels per step and GPU")
+    """Draw the time that a GPU spends per step in each class of kernels, a bar per configuration.
+
+    The table has a row per configuration: `configuration` (its name), its parameters, `repeats`, and a column for each
+    class with its seconds per step and GPU.
+    """
+    times_s = _recorded(tables, per_run.kernel_classes(tables), "kernels", "kernel_classes")
+    times_s.columns = [name.replace("_", " ") for name in times_s]
+    return _one_panel(tables, times_s, "Kernel time by class", "Summed time of kernels per step and GPU")
 
 
 @figure(
@@ -85,18 +97,24 @@ def kernel_classes(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     profiled=True,
 )
 def memory_transfers(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
-    """Time and bytes of memory operations per step and GPU, by direction and kind of host memory."""
-    times = per_run.memory_operations(tables, "total_s")
-    times = _recorded(tables, times, "memory operations", "memory_operations")
-    moved = per_run.memory_operations(tables, "bytes").reindex(columns=times.columns)
-    seconds, sizes = _means(tables, times), _means(tables, moved)
-    height = 1.4 + height_of(len(seconds), 0.3)
-    figure, (left, right) = plt.subplots(1, 2, figsize=(WIDTH_IN, height), sharey=True)
-    _draw_times(left, seconds, times, "Time of transfers", "Time per step and GPU")
-    _draw_times(right, sizes, times, "Bytes of transfers", "Bytes per step and GPU", BYTES)
-    legend_below(figure, left, right)
-    data = seconds.rename(columns={kind: f"{kind} (s)" for kind in times})
-    return figure, data.join(sizes[list(times)].rename(columns={kind: f"{kind} (bytes)" for kind in times}))
+    """Draw the time (left) and the bytes (right) of memory operations per step and GPU, a bar per configuration.
+
+    The table has a row per configuration: `configuration` (its name), its parameters, `repeats`, and two columns for
+    each kind of transfer, such as `host to device, pinned (s)` and `host to device, pinned (bytes)`.
+    """
+    times_of_runs = per_run.memory_operations(tables, "total_s")
+    times_of_runs = _recorded(tables, times_of_runs, "memory operations", "memory_operations")
+    kinds = list(times_of_runs)
+    bytes_of_runs = per_run.memory_operations(tables, "bytes").reindex(columns=kinds)
+    times_s, sizes = _means(tables, times_of_runs), _means(tables, bytes_of_runs)
+    height = 1.4 + height_of(len(times_s), 0.3)
+    figure, (time_axes, bytes_axes) = plt.subplots(1, 2, figsize=(WIDTH_IN, height), sharey=True)
+    fills = _fills_of(kinds)
+    _draw_parts(time_axes, times_s, fills, "Time of transfers", "Time per step and GPU", SECONDS)
+    _draw_parts(bytes_axes, sizes, fills, "Bytes of transfers", "Bytes per step and GPU", BYTES)
+    legend_below(figure, time_axes, bytes_axes)
+    bytes_columns = sizes[kinds].rename(columns={name: f"{name} (bytes)" for name in kinds})
+    return figure, _with_seconds(times_s, kinds).join(bytes_columns)
 
 
 @figure(
@@ -109,17 +127,31 @@ def memory_transfers(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     profiled=True,
 )
 def device_time(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
-    """Busy, exposed communication and idle shares of the capture: mean over GPUs, with a mark for each GPU."""
-    devices, parts = per_run.gpu_time(tables), list(OF_GPU)
-    values = devices.groupby("run", sort=False)[parts].mean()
-    data = _means(tables, _recorded(tables, values, "activity of devices"))
+    """Draw the parts of a GPU's time, a bar per configuration, with a tick at the busy time of each GPU of each run.
+
+    The table has a row per configuration: `configuration` (its name), its parameters, `repeats`, and a column for each
+    part of `GPU_FILLS` with its share of the profiled time, a ratio, mean over GPUs and repeats.
+    """
+    gpus = per_run.gpu_time(tables)
+    parts = list(GPU_FILLS)
+    shares_of_runs = gpus.groupby("run", sort=False)[parts].mean()
+    data = _means(tables, _recorded(tables, shares_of_runs, "activity of devices"))
     figure, axes = plt.subplots(figsize=(WIDTH_IN, 1.3 + height_of(len(data))))
-    shown = {part: 100 * data[part] for part in parts if data[part].gt(5e-4).any()}
+    least_visible = 5e-4
+    shown = {part: 100 * data[part] for part in parts if data[part].gt(least_visible).any()}
     names = data["configuration"].tolist()
-    stacked(axes, names, shown, OF_GPU, "Time of a GPU", "Share of the profiled time (%)")
-    known = devices.merge(named_runs(tables.measures)[["run", "configuration"]], on="run")
-    tick = {"marker": "|", "markersize": 9, "markeredgewidth": 1.0, "color": "black", "linestyle": "none"}
-    axes.plot(100 * known["busy"], known["configuration"].map(names.index), label="busy time of one GPU", **tick)
+    draw_stacked_bars(axes, names, shown, GPU_FILLS, "Time of a GPU", "Share of the profiled time (%)")
+    named_gpus = gpus.merge(named_runs(tables.measures)[["run", "configuration"]], on="run")
+    axes.plot(
+        100 * named_gpus["busy"],
+        named_gpus["configuration"].map(names.index),
+        label="busy time of one GPU",
+        marker="|",
+        markersize=9,
+        markeredgewidth=1.0,
+        color="black",
+        linestyle="none",
+    )
     axes.set_xlim(0, 100)
     legend_below(figure, axes)
     return figure, data
@@ -135,94 +167,155 @@ def device_time(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     profiled=True,
 )
 def collectives(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
-    """Time of each collective per step and GPU, and bus bandwidth over the size of its messages."""
-    times = _recorded(tables, per_run.collectives(tables), "collectives", "collectives")
-    seconds, rates = _means(tables, times), _rates(tables)
-    height = max(3.0, 1.4 + height_of(len(seconds), 0.3))
-    figure, (left, right) = plt.subplots(1, 2, figsize=(WIDTH_IN, height))
-    look = _draw_times(left, seconds, times, "Time of collectives", "Time per step and GPU")
-    right.set_title("Bus bandwidth")
-    legend_below(figure, left)
-    if rates.empty:
-        say(right, "sizes of messages were not recorded")
-        return figure, seconds.rename(columns={name: f"{name} (s)" for name in times})
-    import seaborn as sns  # here, since it takes a second to import
+    """Draw the time of each collective per step and GPU (left), and bus bandwidth over the size of messages (right).
 
-    sns.scatterplot(
-        rates, x="size_bytes", y="bus_bandwidth_bytes_per_s", hue="collective", style="devices", s=60, ax=right,
-        palette={name: look[name][0] for name in rates["collective"].unique()},
-    )  # fmt: skip
-    right.set(xscale="log", yscale="log", xlabel="Message size", ylabel="Bus bandwidth")
-    for axis, unit in ((right.xaxis, "B"), (right.yaxis, "B/s")):
-        axis.set_major_formatter(EngFormatter(unit))
-        axis.set_minor_formatter(NullFormatter())
-    right.set(xlim=_decades(rates["size_bytes"]), ylim=_decades(rates["bus_bandwidth_bytes_per_s"]))
-    handles, words = right.get_legend_handles_labels()
-    right.legend(handles[-rates["devices"].nunique() :], words[-rates["devices"].nunique() :], title=device_axis(rates))
-    data = seconds.rename(columns={name: f"{name} (s)" for name in times})
-    return figure, pd.concat([data, rates.drop(columns="device")], ignore_index=True)
+    The table has a row per configuration: `configuration` (its name), its parameters, `repeats`, and a column for each
+    collective, such as `all-reduce (s)`, in seconds per step and GPU. Below it, if sizes were recorded, is a row per
+    configuration, `collective` and `size_bytes` with the `bus_bandwidth_bytes_per_s`.
+    """
+    times_of_runs = _recorded(tables, per_run.collectives(tables), "collectives", "collectives")
+    names = list(times_of_runs)
+    times_s, bandwidths = _means(tables, times_of_runs), _bus_bandwidths(tables)
+    height = max(3.0, 1.4 + height_of(len(times_s), 0.3))
+    figure, (time_axes, bandwidth_axes) = plt.subplots(1, 2, figsize=(WIDTH_IN, height))
+    fills = _fills_of(names)
+    _draw_parts(time_axes, times_s, fills, "Time of collectives", "Time per step and GPU", SECONDS)
+    bandwidth_axes.set_title("Bus bandwidth")
+    legend_below(figure, time_axes)
+    data = _with_seconds(times_s, names)
+    if bandwidths.empty:
+        note_inside(bandwidth_axes, "sizes of messages were not recorded")
+        return figure, data
+    _draw_bandwidths(bandwidth_axes, bandwidths, fills)
+    return figure, pd.concat([data, bandwidths.drop(columns="device")], ignore_index=True)
 
 
-def _rates(tables: ScenarioTables) -> pd.DataFrame:
-    """Median over repeats of the bus bandwidth, a row per configuration, collective and size of its messages."""
+def _bus_bandwidths(tables: ScenarioTables) -> pd.DataFrame:
+    """Return the median over repeats of the bus bandwidth, a row per configuration, collective and message size.
+
+    Columns: `configuration`, `device`, `devices`, `collective`, `size_bytes`, `bus_bandwidth_bytes_per_s`.
+    """
     runs = named_runs(tables.measures)[["run", "device", "devices", "configuration"]]
-    known = runs.merge(per_run.bus_bandwidths(tables), on="run")
-    groups = known.groupby(["configuration", "device", "devices", "collective", "size_bytes"], sort=False)
+    bandwidths = runs.merge(per_run.bus_bandwidths(tables), on="run")
+    groups = bandwidths.groupby(["configuration", "device", "devices", "collective", "size_bytes"], sort=False)
     return groups["bus_bandwidth_bytes_per_s"].median().reset_index()
 
 
+def _draw_bandwidths(axes: Axes, bandwidths: pd.DataFrame, fills: Fills) -> None:
+    """Draw the bus bandwidth over the size of messages: a colour per collective, a marker per number of devices.
+
+    `fills`: the look of the collectives in the left panel, whose legend explains the colours.
+    """
+    # Seaborn takes a second to import.
+    import seaborn as sns
+
+    sns.scatterplot(
+        bandwidths,
+        x="size_bytes",
+        y="bus_bandwidth_bytes_per_s",
+        hue="collective",
+        style="devices",
+        s=60,
+        ax=axes,
+        palette={name: fills.get(name, REST_FILL).colour for name in bandwidths["collective"].unique()},
+    )
+    axes.set(
+        xscale="log",
+        yscale="log",
+        xlabel="Message size",
+        ylabel="Bus bandwidth",
+        xlim=_decades(bandwidths["size_bytes"]),
+        ylim=_decades(bandwidths["bus_bandwidth_bytes_per_s"]),
+    )
+    for axis, unit in ((axes.xaxis, "B"), (axes.yaxis, "B/s")):
+        axis.set_major_formatter(EngFormatter(unit))
+        axis.set_minor_formatter(NullFormatter())
+    # The numbers of devices are the last entries of seaborn's legend.
+    count = bandwidths["devices"].nunique()
+    handles, words = axes.get_legend_handles_labels()
+    axes.legend(handles[-count:], words[-count:], title=device_axis(bandwidths))
+
+
 def _decades(values: pd.Series) -> tuple[float, float]:
-    """Powers of ten around values, with some space: an axis from one to the other has two ticks at least."""
+    """Return the powers of ten around values, with some space: an axis between them has two ticks at least."""
     return 10 ** np.floor(np.log10(0.8 * values.min())), 10 ** np.ceil(np.log10(1.25 * values.max()))
 
 
-def _one_panel(tables: ScenarioTables, values: pd.DataFrame, title: str, label: str) -> tuple[Figure, pd.DataFrame]:
-    """Stack seconds of each column, one bar per configuration."""
-    data = _means(tables, values)
+def _one_panel(
+    tables: ScenarioTables, times_of_runs: pd.DataFrame, title: str, label: str
+) -> tuple[Figure, pd.DataFrame]:
+    """Return a figure of one panel with the seconds of each column stacked, a bar per configuration, and its table."""
+    data = _means(tables, times_of_runs)
     figure, axes = plt.subplots(figsize=(WIDTH_IN, 1.3 + height_of(len(data))))
-    _draw_times(axes, data, values, title, label)
+    _draw_parts(axes, data, _fills_of(list(times_of_runs)), title, label, SECONDS)
     legend_below(figure, axes)
     return figure, data
 
 
-def _draw_times(
-    axes: Axes, data: pd.DataFrame, columns: Sequence[str], title: str, label: str, units: Units = SECONDS
-) -> Look:
-    """Stack the columns, one bar per configuration; give the looks, of which neighbours differ in grey too."""
-    parts = [name for name in columns if name != per_run.REST]
-    look: Look = {
-        name: (colour, HATCHES[index % len(HATCHES)])
-        for index, (name, colour) in enumerate(zip(parts, colours(len(parts)), strict=True))
-    } | {per_run.REST: ("#D9D9D9", "")}
-    scale, unit = unit_for(data[list(columns)].sum(axis=1), units)
-    short = {name: for_figure(name, NAME_LENGTH) for name in columns}
-    shown = {short[name]: data[name] * scale for name in columns}
-    of_shown = {short.get(name, name): own for name, own in look.items()}
-    stacked(axes, data["configuration"].tolist(), shown, of_shown, title, f"{label} ({unit})")
-    return look
+def _fills_of(parts: list[str]) -> Fills:
+    """Return a fill for each part; neighbours differ in grey, too."""
+    coloured = [part for part in parts if part != per_run.REST]
+    fills = {
+        part: Fill(colour, HATCHES[index % len(HATCHES)])
+        for index, (part, colour) in enumerate(zip(coloured, colours(len(coloured)), strict=True))
+    }
+    return {part: fills.get(part, REST_FILL) for part in parts}
+
+
+def _draw_parts(axes: Axes, data: pd.DataFrame, fills: Fills, title: str, label: str, units: Units) -> None:
+    """Stack the columns that `fills` names, a bar per configuration, in the unit that suits the longest bar."""
+    parts = list(fills)
+    scale, unit = unit_for(data[parts].sum(axis=1), units)
+    shown = {for_figure(part, 40): data[part] * scale for part in parts}
+    fills_of_shown = {for_figure(part, 40): fill for part, fill in fills.items()}
+    names = data["configuration"].tolist()
+    draw_stacked_bars(axes, names, shown, fills_of_shown, title, f"{label} ({unit})")
+
+
+def _with_seconds(data: pd.DataFrame, parts: list[str]) -> pd.DataFrame:
+    """Return a table with the unit in the names of the columns `parts`."""
+    return data.rename(columns={part: f"{part} (s)" for part in parts})
 
 
 def _recorded(tables: ScenarioTables, values: pd.DataFrame, what: str, per_step_of: str | None = None) -> pd.DataFrame:
-    """The values, if there are any; else `NothingToShow` with the reason, as far as it is known.
+    """Return the values of runs, if there are any.
 
-    `per_step_of`: the activity table that values per step are made of.
+    Parameters
+    ----------
+    tables
+        The scenario, which shows why there are none.
+    values
+        A row per run.
+    what
+        What the values are about, in words.
+    per_step_of
+        The activity table that values per step are made of; None for values that are not per step.
+
+    Raises `NothingToShow` with the reason, as far as it is known, if there are none.
     """
     if not (values.empty or values.isna().all(axis=None)):
         return values
-    if per_step_of and len(tables.table(per_step_of)) and tables.table("runs_info")["traced_steps"].isna().all():
+    traces = tables.table("runs_info")
+    if per_step_of and len(tables.table(per_step_of)) and traces["traced_steps"].isna().all():
         raise NothingToShow(f"no steps were found in the traces, so there are no {what} per step")
-    completed = completed_of(tables.measures)
-    why = "" if set(completed["device"]) != {"cpu"} else " (runs on CPUs)"
-    reasons = tables.table("runs_info")["trace_missing"].dropna().unique()
-    if not why and len(reasons):
-        why = f": {for_figure(reasons[0], 90)}"
-    raise NothingToShow(f"no {what} were recorded{why}")
+    reasons = traces["trace_missing"].dropna().unique()
+    if set(completed_of(tables.measures)["device"]) == {"cpu"}:
+        reason = " (runs on CPUs)"
+    elif len(reasons):
+        reason = f": {for_figure(reasons[0], 90)}"
+    else:
+        reason = ""
+    raise NothingToShow(f"no {what} were recorded{reason}")
 
 
 def _means(tables: ScenarioTables, values: pd.DataFrame) -> pd.DataFrame:
-    """Mean over repeats of each column, one row per configuration of which some are known."""
-    values = values.fillna(0.0).where(values.notna().any(axis=1), axis=0)  # what a run has none of
-    measures = tables.with_values(values)
+    """Return the mean over repeats of each column, a row per configuration of which some values are known.
+
+    Columns: `configuration` (its name), its parameters, `repeats`, and those of `values`, which has a row per run.
+    """
+    # A run that recorded some parts spent no time in the others.
+    is_recorded = values.notna().any(axis=1)
+    measures = tables.with_values(values.fillna(0.0).where(is_recorded, axis=0))
     data = means(measures, list(values))
     data.insert(0, "configuration", configuration_names(measures, data))
     return data[data[list(values)].notna().any(axis=1)].reset_index(drop=True)

@@ -14,7 +14,7 @@ import pandas as pd
 from multicard.core.errors import UserError
 from multicard.core.files import atomic_write
 from multicard.core.text import for_latex, for_markdown
-from multicard.figures.points import draw_series
+from multicard.figures.points import Quantity, Series, draw_series
 from multicard.figures.style import styled
 from multicard.report.page import template_environment
 
@@ -104,7 +104,8 @@ def _figure(proposal: Proposal, kind: str) -> bytes:
     counts = sorted(data["devices"].unique())
     with styled():
         figure, axes = plt.subplots(figsize=FIGURE_IN)
-        draw_series(axes, data, "speedup", "", "Speed-up over one", ideal=dict(zip(counts, counts, strict=True)))
+        ideal = {count: count for count in counts}
+        draw_series(axes, Series(data), Quantity("speedup", "", "Speed-up over one", ideal=ideal))
         axes.legend(fontsize="x-small", loc="upper left")
         content = io.BytesIO()
         figure.savefig(content, format=kind, metadata={"svg": {"Date": None}, "pdf": {"CreationDate": None}}[kind])
