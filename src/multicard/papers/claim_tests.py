@@ -18,19 +18,23 @@ from multicard.experiment.config import PARAMETERS, is_parameter
 from multicard.experiment.datasets import Strict
 from multicard.stats.samples import ratio_by_block, shared_blocks
 
-DATA_SOURCE = "data_source"  # kind of the data set, from the record of a run
+# A key of `where`: the kind of the data set, which the record of a run has, and neither parameters nor measures.
+DATA_SOURCE = "data_source"
 
-Quantity = Literal["ratio", "share"]
+NumberType = Literal["ratio", "share"]
 
 
 class Comparison(NamedTuple):
-    """A number that a test compares with its limits, in each block of repeats in which all of its sides ran."""
+    """A number that a test compares with its limits, in each block of repeats in which all of its sides ran.
+
+    A block is the number of a repeat, in which every configuration runs once.
+    """
 
     by_block: Mapping[int, float]
     sides: tuple[Configuration, ...]
 
     def runs(self, blocks: Iterable[int]) -> list[MeasuredRun]:
-        """Return the runs behind its numbers of some blocks."""
+        """Return the runs of all sides in some blocks."""
         return [run for side in self.sides for run in side.completed if run.repeat in blocks]
 
 
@@ -61,14 +65,26 @@ Where = dict[Name, Value | list[Value] | Range | None]
 
 
 class Test(Strict):
-    """Base of the tests: which runs it is about, and the limits between which its number must be.
+    """A test of a claim, base of all kinds: the runs that it is about, and the limits between which its number must be.
 
-    `quantity` is that of its number; of ratios logarithms are averaged.
+    Attributes
+    ----------
+    number_type
+        Ratios are averaged as logarithms, shares as they are.
+    statement
+        What the test shows if it is confirmed, as a sentence.
+    where
+        Values that the compared configurations have, by the name of a parameter or measure.
+    max_data_share
+        Highest mean share of a step spent waiting for data, if the loader must not set the pace.
+    above, below
+        Limits of the number; at least one is set.
     """
 
-    __test__ = False  # not for pytest
+    # Pytest collects no class that has this.
+    __test__ = False
 
-    quantity: ClassVar[Quantity] = "ratio"
+    number_type: ClassVar[NumberType] = "ratio"
 
     statement: Annotated[str, Field(min_length=1)]
     where: Where
@@ -95,18 +111,21 @@ class Test(Strict):
         """Compare some configurations of all evidence; those without the numbers make no comparison."""
         raise NotImplementedError
 
-    def why_not(self, configuration: Configuration) -> str:
+    def exclusion_reason(self, configuration: Configuration) -> str:
         """Return why the runs of a configuration do not show what the test is about; empty where they do."""
-        shares = configuration.values("data_share")
-        if self.max_data_share is not None and shares and sum(shares) / len(shares) > self.max_data_share:
-            return f"the loader sets the pace (data share above {percent(self.max_data_share)})"
-        return ""
+        data_shares = configuration.values("data_share")
+        if self.max_data_share is None or not data_shares:
+            return ""
+        mean_share = sum(data_shares) / len(data_shares)
+        is_exceeded = mean_share > self.max_data_share
+        return f"the loader sets the pace (data share above {percent(self.max_data_share)})" if is_exceeded else ""
 
 
 class Compare(Test):
-    """A measure under one value of a parameter over that under another, all else equal but what `may_differ`.
+    """The ratio of a measure under one value of a parameter to the measure under another value.
 
-    A `trend` is that ratio on the most devices over the same on the fewest.
+    Everything else is equal except the parameters that `may_differ`. A `trend` is this ratio on the most devices
+    divided by the ratio on the fewest.
     """
 
     kind: Literal["compare", "trend"]
@@ -123,11 +142,11 @@ class Compare(Test):
         return self.measure.endswith(("_s", "_j"))
 
     def comparisons(self, configurations: Sequence[Configuration], evidence: Evidence) -> list[Comparison]:
-        """Return one per pair, or per series of pairs over devices."""
+        """Return one comparison per pair of configurations, of a trend one per series of pairs over devices."""
         where = {name: values for name, values in self.where.items() if name != self.parameter}
         fitting = [configuration for configuration in configurations if fits(configuration, where)]
-        alike = grouped(fitting, lambda configuration: configuration.rest([self.parameter, *self.may_differ]))
-        pairs = once([pair for group in alike.values() for pair in self._pairs(group)])
+        groups = grouped(fitting, lambda configuration: configuration.rest([self.parameter, *self.may_differ]))
+        pairs = one_per_job([pair for group in groups.values() for pair in self._pairs(group)])
         return pairs if self.kind == "compare" else self._trends(pairs)
 
     def _pairs(self, configurations: Sequence[Configuration]) -> list[Comparison]:
@@ -160,31 +179,31 @@ class Compare(Test):
 
 
 class Efficiency(Test):
-    """Speed-up per device, against one device under the strategy `single` where that ran, else under the same.
+    """Speed-up per device over one device, under the strategy `single` if it ran, else under the same strategy.
 
-    With each of the values of `measured_with` the same must have been measured too, so that tests compare like with
-    like.
+    A configuration counts only if it was also measured with each of the values in `measured_with`, so that several
+    tests compare the same configurations.
     """
 
     kind: Literal["efficiency"]
     measured_with: dict[Name, Values] = Field(default_factory=dict)
 
     def comparisons(self, configurations: Sequence[Configuration], evidence: Evidence) -> list[Comparison]:
-        """Return one per configuration on several devices."""
+        """Return one comparison per configuration on several devices."""
         measured = {
             (name, configuration[name], _key_without(configuration, name))
             for configuration in evidence.configurations
             if configuration.completed
             for name in self.measured_with
         }
-        wanted = [(name, value) for name, values in self.measured_with.items() for value in values]
+        required = [(name, value) for name, values in self.measured_with.items() for value in values]
         comparisons = []
         for speedup in _speedups(configurations, self.where):
             scaled = speedup.sides[0]
-            if all((name, value, _key_without(scaled, name)) in measured for name, value in wanted):
+            if all((name, value, _key_without(scaled, name)) in measured for name, value in required):
                 per_device = {block: times / scaled["devices"] for block, times in speedup.by_block.items()}
                 comparisons.append(speedup._replace(by_block=per_device))
-        return once(comparisons, 1)
+        return one_per_job(comparisons, 1)
 
 
 class Scaling(Test):
@@ -194,63 +213,78 @@ class Scaling(Test):
     than: Where
 
     def comparisons(self, configurations: Sequence[Configuration], evidence: Evidence) -> list[Comparison]:
-        """Return one per machine, versions and number of devices."""
-        compared = grouped(once(_speedups(configurations, self.where), 1), _place_of_first_side)
-        bases = grouped(once(_speedups(configurations, self.than), 1), _place_of_first_side)
+        """Return one comparison per machine, versions and number of devices."""
+        speedups_by_setting = self._speedups_by_setting(configurations, self.where)
+        bases_by_setting = self._speedups_by_setting(configurations, self.than)
         comparisons = []
-        for place in compared:
-            if place in bases:
-                scaled, base = same_blocks(compared[place]), same_blocks(bases[place])
-                ratios = ratio_by_block(_means_by_block(scaled), _means_by_block(base))
-                if ratios:
-                    sides = tuple(side for comparison in (*scaled, *base) for side in comparison.sides)
-                    comparisons.append(Comparison(ratios, sides))
+        for setting in speedups_by_setting:
+            if setting not in bases_by_setting:
+                continue
+            compared = same_blocks(speedups_by_setting[setting])
+            bases = same_blocks(bases_by_setting[setting])
+            ratios = ratio_by_block(_means_by_block(compared), _means_by_block(bases))
+            if ratios:
+                sides = tuple(side for speedup in (*compared, *bases) for side in speedup.sides)
+                comparisons.append(Comparison(ratios, sides))
         return comparisons
 
+    @staticmethod
+    def _speedups_by_setting(
+        configurations: Sequence[Configuration], where: Where
+    ) -> Mapping[tuple[Any, ...], Sequence[Comparison]]:
+        """Return the speed-ups of the configurations `where`, by number of devices, machine and versions."""
 
-class OfRuns(Test):
-    """Base of the tests of a share of each run, by its rows in `table`."""
+        def setting(speedup: Comparison) -> tuple[Any, ...]:
+            scaled = speedup.sides[0]
+            return scaled["devices"], scaled.provenance.machine, scaled.provenance.versions
 
-    quantity: ClassVar[Quantity] = "share"
+        return grouped(one_per_job(_speedups(configurations, where), 1), setting)
+
+
+class ShareOfRuns(Test):
+    """A test of a share of each run, base of those that read it from the run's rows in `table`."""
+
+    number_type: ClassVar[NumberType] = "share"
     table: ClassVar[str]
 
     def comparisons(self, configurations: Sequence[Configuration], evidence: Evidence) -> list[Comparison]:
-        """Return one per configuration."""
-        rows = evidence.table(self.table)
+        """Return one comparison per configuration."""
+        rows_by_run = evidence.table(self.table)
         comparisons = []
         for configuration in configurations:
             shares = {}
             for run in configuration.completed:
-                share = self.of_run(rows[run.run]) if run.run in rows else None
+                share = self.share(rows_by_run[run.run]) if run.run in rows_by_run else None
                 if share is not None:
                     shares[run.repeat] = share
             if shares and fits(configuration, self.where):
                 comparisons.append(Comparison(shares, (configuration,)))
-        return once(comparisons)
+        return one_per_job(comparisons)
 
-    def of_run(self, rows: pd.DataFrame) -> float | None:
-        """Return the number of a run by its rows; None where they do not show it."""
+    def share(self, rows: pd.DataFrame) -> float | None:
+        """Return the share from the rows of a run; None where they do not show it."""
         raise NotImplementedError
 
 
-class ApiTime(OfRuns):
-    """Share of the time in CUDA calls that is spent in some functions, by a pattern to search for in their names."""
+class ApiTime(ShareOfRuns):
+    """The share of the time in CUDA calls that is spent in the functions whose names contain a pattern."""
 
     table: ClassVar[str] = "cuda_api"
 
     kind: Literal["api_time"]
     functions: re.Pattern[str]
 
-    def of_run(self, rows: pd.DataFrame) -> float | None:
-        """Return the share of the summed durations of calls, those of backtraces left out: they repeat other rows."""
+    def share(self, rows: pd.DataFrame) -> float | None:
+        """Return the share of the summed durations of the calls of a run; None without calls."""
+        # Rows of backtraces repeat calls of other rows.
         calls = rows[rows["api"] != "backtrace"]
-        chosen = calls["function"].map(lambda name: bool(self.functions.search(str(name)))).astype(bool)
-        total = calls["total_s"].sum()
-        return float(calls["total_s"][chosen].sum() / total) if total > 0 else None
+        matches = calls["function"].map(lambda name: bool(self.functions.search(str(name)))).astype(bool)
+        total_s = calls["total_s"].sum()
+        return float(calls["total_s"][matches].sum() / total_s) if total_s > 0 else None
 
 
-class Reaches(OfRuns):
-    """Highest test accuracy in the first epochs."""
+class Reaches(ShareOfRuns):
+    """The highest test accuracy in the first epochs."""
 
     table: ClassVar[str] = "epochs"
 
@@ -262,8 +296,8 @@ class Reaches(OfRuns):
         """False: an accuracy does not depend on times."""
         return False
 
-    def of_run(self, rows: pd.DataFrame) -> float | None:
-        """Return the highest of the epochs' accuracies; None where none was tested."""
+    def share(self, rows: pd.DataFrame) -> float | None:
+        """Return the highest accuracy of the epochs of a run; None if no epoch has one."""
         highest = rows.loc[rows["epoch"] <= self.epochs, "test_accuracy"].max()
         return float(highest) if pd.notna(highest) else None
 
@@ -272,7 +306,7 @@ AnyTest = Annotated[Compare | Efficiency | Scaling | ApiTime | Reaches, Field(di
 
 
 def fits(configuration: Configuration, where: Where) -> bool:
-    """True if a configuration, or the first of its runs that completed, has the values wanted.
+    """True if a configuration has the parameters, and the first of its completed runs the measures, that are wanted.
 
     Configurations of a user's own program never fit: no paper is about them.
     """
@@ -305,11 +339,6 @@ def _speedups(configurations: Sequence[Configuration], where: Where) -> list[Com
     ]
 
 
-def _place_of_first_side(comparison: Comparison) -> tuple[Any, ...]:
-    side = comparison.sides[0]
-    return side["devices"], side.provenance.machine, side.provenance.versions
-
-
 def _means_by_block(comparisons: Sequence[Comparison]) -> dict[int, float]:
     """Return the geometric mean of comparisons that have the same blocks, in each of these."""
     if not comparisons:
@@ -320,10 +349,10 @@ def _means_by_block(comparisons: Sequence[Comparison]) -> dict[int, float]:
     }
 
 
-def once(comparisons: Sequence[Comparison], job_sides: int | None = None) -> list[Comparison]:
-    """Return one of those comparisons whose jobs differ only in how their runs are observed.
+def one_per_job(comparisons: Sequence[Comparison], job_sides: int | None = None) -> list[Comparison]:
+    """Return one of several comparisons whose configurations differ only in how their runs are observed.
 
-    The job of a comparison is that of its first `job_sides` sides, by default of all.
+    The first `job_sides` sides of a comparison decide, by default all.
     """
     jobs = [tuple(side.rest(OBSERVATION) for side in comparison.sides[:job_sides]) for comparison in comparisons]
     counts = [len(comparison.by_block) for comparison in comparisons]

@@ -23,6 +23,7 @@ else:
 # The claims that come with multicard.
 SHIPPED = pipeline_folder() / "resources" / "claims.yaml"
 
+# The measurements that a claim is about, in words.
 ABOUT: dict[Hardware, str] = {
     "gpu": "GPUs whose names are recorded",
     "numa": "GPUs of a machine that is known to have two or more NUMA nodes",
@@ -31,9 +32,24 @@ ABOUT: dict[Hardware, str] = {
 
 
 class Claim(Strict):
-    """One claim: what a paper says, where, what would refute it, and the tests that represent it.
+    """A claim of a paper, with the tests that represent it; an entry of the file of claims.
 
-    `size` has the values that runs of a workload must have to be judged.
+    Attributes
+    ----------
+    id
+        Name of the claim in tables.
+    claim, paper, source
+        What the paper says, which paper it is, and where it says so.
+    refuted_if
+        What would refute the claim, in words.
+    hardware
+        The hardware on which runs must have been measured; see `ABOUT`.
+    size
+        Values that runs of a workload must have to be judged.
+    our_choice
+        Limits and conditions of the tests that the paper does not give.
+    tests
+        Tests that are judged together.
     """
 
     id: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]

@@ -16,29 +16,40 @@ from multicard.analysis.evidence import SYNTHETIC, Configuration, Evidence, Meas
 from multicard.analysis.runs.notices import DISTURBED, NOT_STATIONARY, notices_by_subject
 from multicard.core.text import counted
 from multicard.core.units import number
-from multicard.papers.claim_tests import AnyTest, Comparison, Quantity, fits, same_blocks
+from multicard.papers.claim_tests import AnyTest, Comparison, NumberType, fits, same_blocks
 from multicard.papers.claims import ABOUT, Claim
 from multicard.stats.corrections import holm_levels
 from multicard.stats.interval import EQUAL_REPEATS, LEVEL, Interval
 from multicard.stats.pool import pooled
 
-NUMA_NODES = 2  # fewest on which placement matters
 NOT_MEASURED: Final = "not measured here"
 Verdict = Literal["confirmed", "refuted", "not decided", "not judged", "not measured here"]
 
 
 @dataclass(frozen=True)
 class TestResult:
-    """One test of a claim, with its verdict. Made by `judge_together`."""
+    """A test of a claim with its verdict, made by `judge_together`.
 
-    __test__ = False  # not for pytest
+    Attributes
+    ----------
+    test, verdict
+        The test, and the verdict on it.
+    pooled
+        The mean of its number over the blocks, with the p-value of the limit that decides; None without comparisons.
+    comparisons
+        The comparisons that were pooled.
+    not_judged_because
+        Why the measurements cannot decide the test; empty where they can.
+    """
+
+    # Pytest collects no class that has this.
+    __test__ = False
 
     test: AnyTest
     verdict: Verdict
-    # Its number over the blocks, with the p-value of the limit that decides; None without comparisons.
     pooled: Interval | None = None
-    comparisons: Sequence[Comparison] = ()  # those behind the number
-    not_judged_because: str = ""  # why there is nothing to judge it by; empty where there is
+    comparisons: Sequence[Comparison] = ()
+    not_judged_because: str = ""
 
     @property
     def runs(self) -> list[MeasuredRun]:
@@ -51,21 +62,21 @@ class TestResult:
         """Verdict, the number with its interval, and how far the single comparisons differ."""
         if self.pooled is None:
             return f"Not judged: {self.not_judged_because}"
-        show = partial(_number_words, quantity=self.test.quantity)
-        text = f"{self.verdict.capitalize()}: {self.pooled.format(show)}"
-        values = sorted(pooled_interval([comparison], self.test.quantity).value for comparison in self.comparisons)
+        in_words = partial(_in_words, number_type=self.test.number_type)
+        text = f"{self.verdict.capitalize()}: {self.pooled.format(in_words)}"
+        values = [pooled_interval([comparison], self.test.number_type).value for comparison in self.comparisons]
         if len(values) > 1:
-            text += f", from {len(values)} comparisons, {show(values[0])} to {show(values[-1])}"
+            text += f", from {len(values)} comparisons, {in_words(min(values))} to {in_words(max(values))}"
         return text
 
 
-def _number_words(value: float, quantity: Quantity) -> str:
-    return f"{number(100 * value)}%" if quantity == "share" else number(value)
+def _in_words(value: float, number_type: NumberType) -> str:
+    return f"{number(100 * value)}%" if number_type == "share" else number(value)
 
 
 @dataclass(frozen=True)
 class JudgedClaim:
-    """A claim and what the measurements say about it. Made by `judge`."""
+    """A claim with the verdict on it and the results of its tests, made by `judge`."""
 
     claim: Claim
     verdict: Verdict
@@ -74,11 +85,11 @@ class JudgedClaim:
     @property
     def can_be_judged(self) -> str:
         """`yes` if the runs can decide all tests; else `in part` or `no`, and why not."""
-        missing = [result for result in self.tests if result.not_judged_because]
-        if not missing:
+        not_judged = [result for result in self.tests if result.not_judged_because]
+        if not not_judged:
             return "yes"
-        reasons = [f"{result.test.statement.removesuffix('.')} ({result.not_judged_because})" for result in missing]
-        extent = "no" if len(missing) == len(self.tests) else "in part; not judged"
+        reasons = [f"{result.test.statement.removesuffix('.')} ({result.not_judged_because})" for result in not_judged]
+        extent = "no" if len(not_judged) == len(self.tests) else "in part; not judged"
         return f"{extent}: {'; '.join(reasons)}"
 
     @property
@@ -88,20 +99,22 @@ class JudgedClaim:
 
     @property
     def conditions(self) -> str:
-        """Machines, versions, number of runs behind the pooled numbers, and their repeats."""
+        """Machines, versions, number of runs behind the pooled numbers, and their repeats; empty without runs."""
         provenances = {run.run: run.provenance for result in self.tests for run in result.runs}
         if not provenances:
             return ""
         machines = dict.fromkeys(provenance.machine or "machine unknown" for provenance in provenances.values())
         versions = dict.fromkeys(provenance.versions or "versions unknown" for provenance in provenances.values())
-        blocks = sorted({result.pooled.repeats for result in self.tests if result.pooled})
-        repeats = " to ".join(map(str, dict.fromkeys((blocks[0], blocks[-1]))))
-        return f"{'; '.join(machines)}; {'; '.join(versions)}; {counted(len(provenances), 'run')}, repeats: {repeats}"
+        counts = [result.pooled.repeats for result in self.tests if result.pooled]
+        fewest, most = min(counts), max(counts)
+        repeats = str(most) if fewest == most else f"{fewest} to {most}"
+        runs = f"{counted(len(provenances), 'run')}, repeats: {repeats}"
+        return "; ".join((*machines, *versions, runs))
 
 
 @dataclass(frozen=True)
 class _Basis:
-    """What a test is judged by: comparisons, or without any the verdict and why there are none."""
+    """The comparisons that a test is judged by, or if there are none the verdict and the reason."""
 
     comparisons: list[Comparison]
     verdict: Verdict = "not decided"
@@ -110,10 +123,11 @@ class _Basis:
 
 def judge(claims: Sequence[Claim], evidence: Evidence) -> list[JudgedClaim]:
     """Check each claim against the measurements."""
-    nodes: dict[str | None, set[int]] = defaultdict(set)
+    numa_nodes_by_machine: dict[str | None, set[int]] = defaultdict(set)
     for run in evidence.runs:
-        nodes[run.provenance.machine] |= run.provenance.numa_nodes
-    numa_machines = {machine for machine, known_nodes in nodes.items() if len(known_nodes) >= NUMA_NODES}
+        numa_nodes_by_machine[run.provenance.machine] |= run.provenance.numa_nodes
+    # Placement matters on two nodes and more.
+    numa_machines = {machine for machine, nodes in numa_nodes_by_machine.items() if len(nodes) >= 2}
     return [_judge(claim, evidence, numa_machines) for claim in claims]
 
 
@@ -136,37 +150,43 @@ def _with_reason(result: TestResult, basis: _Basis) -> TestResult:
 
 def _basis(test: AnyTest, claim: Claim, evidence: Evidence, numa_machines: set[str | None]) -> _Basis:
     """Return the comparisons of a test that may be judged; without any the closest reason why there are none."""
-    about = [
-        configuration for configuration in evidence.configurations if not _why_not(configuration, claim, numa_machines)
-    ]
-    shown = [configuration for configuration in about if not test.why_not(configuration)]
+
+    def exclusion_from_claim(configuration: Configuration) -> str:
+        return _exclusion_reason(configuration, claim, numa_machines)
+
+    def exclusion_from_test(configuration: Configuration) -> str:
+        return test.exclusion_reason(configuration) or _doubts_of(configuration)
+
+    of_claim = [configuration for configuration in evidence.configurations if not exclusion_from_claim(configuration)]
+    of_test = [configuration for configuration in of_claim if not test.exclusion_reason(configuration)]
     if test.timed:
-        shown = [_without_doubtful_runs(configuration) for configuration in shown]
-    comparisons = test.comparisons(shown, evidence)
+        of_test = [_without_doubtful_runs(configuration) for configuration in of_test]
+    comparisons = test.comparisons(of_test, evidence)
     if comparisons:
         return _Basis(comparisons)
-    of_claim = test.comparisons(about, evidence)
-    if of_claim:
-        reasons = _reasons(of_claim, lambda side: test.why_not(side) or _doubts_of(side))
-        return _Basis([], "not judged", reasons)
-    of_others = test.comparisons(evidence.configurations, evidence)
-    if of_others:
-        return _Basis([], NOT_MEASURED, _reasons(of_others, lambda side: _why_not(side, claim, numa_machines)))
+    # There would be comparisons if the runs that the test excludes counted, or those that the claim excludes.
+    excluded_by_test = test.comparisons(of_claim, evidence)
+    if excluded_by_test:
+        return _Basis([], "not judged", _reasons(excluded_by_test, exclusion_from_test))
+    excluded_by_claim = test.comparisons(evidence.configurations, evidence)
+    if excluded_by_claim:
+        return _Basis([], NOT_MEASURED, _reasons(excluded_by_claim, exclusion_from_claim))
     return _Basis([], NOT_MEASURED, f"no such runs on {ABOUT[claim.hardware]}")
 
 
-def _reasons(comparisons: Sequence[Comparison], why_not: Callable[[Configuration], str]) -> str:
-    """Return the reasons that the sides of comparisons are not judged for, each once."""
-    reasons = [why_not(side) for comparison in comparisons for side in comparison.sides]
+def _reasons(comparisons: Sequence[Comparison], exclusion_reason: Callable[[Configuration], str]) -> str:
+    """Return the reasons for which the sides of comparisons are not judged, each once."""
+    reasons = [exclusion_reason(side) for comparison in comparisons for side in comparison.sides]
     return ", ".join(dict.fromkeys(filter(None, reasons)))
 
 
-def _why_not(configuration: Configuration, claim: Claim, numa_machines: set[str | None]) -> str:
-    """Return why a configuration's runs are not judged whatever the test; empty where they may be."""
+def _exclusion_reason(configuration: Configuration, claim: Claim, numa_machines: set[str | None]) -> str:
+    """Return why no test of a claim judges a configuration; empty where they may."""
     provenance = configuration.provenance
     if any(run.synthetic for run in configuration.runs):
         return "synthetic timings"
-    if provenance.data_source == SYNTHETIC:  # which no loader reads, decodes or copies
+    # Synthetic images are in memory: no loader reads, decodes or copies them.
+    if provenance.data_source == SYNTHETIC:
         return "synthetic images"
     needs_gpu = claim.hardware != "any"
     if needs_gpu and configuration["device"] != "cuda":
@@ -205,7 +225,7 @@ def _verdict_of_claim(verdicts: Collection[Verdict]) -> Verdict:
 
 
 def judge_together(tests: Sequence[tuple[AnyTest, Sequence[Comparison]]]) -> list[TestResult]:
-    """Judge some tests, each by its comparisons.
+    """Return the results of tests, each judged by its comparisons.
 
     A test is confirmed where its interval lies wholly inside the limits and refuted where it lies wholly outside. The
     levels of the intervals are those of Holm's step-down procedure (`corrections.holm_levels`), so that one or more
@@ -225,7 +245,7 @@ def _result(test: AnyTest, comparisons: Sequence[Comparison], level: float) -> T
 
 def pooled_interval(
     comparisons: Sequence[Comparison],
-    quantity: Quantity,
+    number_type: NumberType,
     against: float = 1.0,
     level: float = LEVEL,
     exact: bool = False,
@@ -234,20 +254,26 @@ def pooled_interval(
 
     Raises `ValueError` without a block that all comparisons have.
     """
-    mean = pooled([comparison.by_block for comparison in comparisons], quantity == "ratio", against, level, exact)
+    numbers = [comparison.by_block for comparison in comparisons]
+    is_ratio = number_type == "ratio"
+    mean = pooled(numbers, is_ratio, against, level, exact)
     if mean is None:
         raise ValueError("expected comparisons with a common block")
-    return mean if quantity == "ratio" else mean.map(lambda end: min(1.0, max(0.0, end)))
+    return mean if is_ratio else mean.map(lambda end: min(1.0, max(0.0, end)))
 
 
 def _pooled(test: AnyTest, comparisons: Sequence[Comparison], level: float = LEVEL) -> Interval:
     """Return the pooled number; its p-value is of the limit that it must exclude to be decided."""
-    value = pooled_interval(comparisons, test.quantity).value
-    limits = [limit for limit in (test.above, test.below) if limit is not None]
-    violated = [limit for limit in limits if (value < limit if limit == test.above else value > limit)]
-    # Inside the limits all of them must be excluded, outside the one that is violated.
+    value = pooled_interval(comparisons, test.number_type).value
+    if test.above is not None and value < test.above:
+        decisive_limits = [test.above]
+    elif test.below is not None and value > test.below:
+        decisive_limits = [test.below]
+    else:
+        # Inside the limits the number must differ from both, so the one that it differs from less decides.
+        decisive_limits = [limit for limit in (test.above, test.below) if limit is not None]
     intervals = [
-        pooled_interval(comparisons, test.quantity, limit, level, exact=not test.timed) for limit in violated or limits
+        pooled_interval(comparisons, test.number_type, limit, level, exact=not test.timed) for limit in decisive_limits
     ]
     return max(intervals, key=lambda interval: interval.p_value or 0.0)
 

@@ -23,7 +23,7 @@ TEST_COLUMNS = (
 
 
 def write_claims(claims: Path, results: Path, scenarios: Sequence[str]) -> None:
-    """Check the claims against the scenarios of a results folder: CSVs with a row per claim, and per test.
+    """Check the claims against the scenarios of a results folder, and write the CSVs of claims and tests into it.
 
     Raises `UserError` if the claims are faulty, or a scenario's measures are not there.
     """
