@@ -99,12 +99,6 @@ class Browser:
         content = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True)
         path.write_bytes(base64.b64decode(content["data"]))
 
-    def printed(self, path: Path) -> bytes:
-        """Print the page, on the paper that it asks for, as a PDF."""
-        printed = self.call("Page.printToPDF", preferCSSPageSize=True, printBackground=True)
-        path.write_bytes(base64.b64decode(printed["data"]))
-        return path.read_bytes()
-
     @property
     def complaints(self) -> list[str]:
         """What the page wrote to the console, threw, or was refused."""

@@ -4,6 +4,7 @@ import hashlib
 import json
 import math
 import re
+import shlex
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -11,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from browser import CHROMIUM, browser
-from conftest import ran
+from conftest import ran, refusal
 from factories import GPU, STEADY, Row, repeats_of, vision_runs, write_results
 from multicard.analysis.choice.applied import Request
 from multicard.api.results import read_results
 from multicard.cli import main
 from multicard.core.text import without_escapes
+from multicard.report.proposal_page import check_markdown
 
 RATES = {1: 100.0, 2: 190.0, 4: 340.0}  # images per second: 95% and 85% efficient
 BATCH = 64
@@ -252,78 +253,39 @@ def test_an_archive_of_real_runs_is_named_with_its_checksum(recorded_archive: Pa
     )
 
 
-# Formats --------------------------------------------------------------------------------------------------------------
+# Its files ------------------------------------------------------------------------------------------------------------
 
 HOSTILE = r"EPYC <script>alert(1)</script> \input{x} 100% $a_b$ {#& --x"
 
 
-def written(folder: Path, suffix: str) -> str:
-    results = write_results(folder / "results", [*scaled("strong"), *scaled("weak")], processor=HOSTILE)
-    first, *beside = read_results(results).proposal(folder / f"page{suffix}", MILLION)
-    assert [path.suffix for path in beside] == {".html": [], ".md": [".svg"], ".tex": [".pdf"]}[suffix]
-    text = first.read_text()
-    assert all(path.name in text for path in beside)
-    return text
+@pytest.fixture
+def files(tmp_path: Path) -> list[Path]:
+    """The page of both kinds of scaling, on a processor with a hostile name, and its figure."""
+    results = write_results(tmp_path / "results", [*scaled("strong"), *scaled("weak")], processor=HOSTILE)
+    return read_results(results).proposal(tmp_path / "page.md", MILLION)
 
 
-@pytest.mark.parametrize("suffix", [".html", ".md", ".tex"])
-def test_every_format_has_the_same_numbers(tmp_path: Path, suffix: str) -> None:
-    text = re.sub(r"[\\*]|\{\[\}", "", written(tmp_path, suffix))
-    for value in ("3.27 GPU", "85%", "1.90", "Weak scaling", "47.1 ms"):
-        assert value in text.replace("-{}", "-"), value
+def test_the_figure_is_a_file_beside_the_page(files: list[Path]) -> None:
+    page, figure = files
+    assert (page.name, figure.name) == ("page.md", "page-scaling.svg")
+    assert "](<page-scaling.svg>)" in page.read_text() and "<svg" in figure.read_text()
 
 
-def test_text_from_files_is_shown_as_it_is(tmp_path: Path) -> None:
-    html = written(tmp_path / "h", ".html")
-    assert "<script" not in html and "&lt;script&gt;" in html
-    assert r"\<script\>" in written(tmp_path / "m", ".md")
-    latex = written(tmp_path / "t", ".tex")
-    assert r"\textbackslash{}input\{x\} 100\% \$a\_b\$ \{\#\& -{}-x" in latex
+def test_text_from_files_is_shown_as_it_is(files: list[Path]) -> None:
+    text = files[0].read_text()
+    assert r"EPYC \<script\>alert(1)\</script\> \\input{x} 100% \$a\_b\$ {\#\& --x" in text
+    assert HOSTILE in without_escapes(text)
 
 
-def test_latex_is_balanced_and_has_no_character_that_it_would_interpret(tmp_path: Path) -> None:
-    text = written(tmp_path, ".tex")
-    depth = 0
-    for brace in re.findall(r"(?<!\\)[{}]", text.replace(r"\\", "")):
-        depth += 1 if brace == "{" else -1
-        assert depth >= 0
-    assert depth == 0
-    assert re.findall(r"\\begin\{(\w+)\}", text).count("tabular") == len(re.findall(r"\\end\{tabular\}", text))
-    body = text.partition(r"\begin{document}")[2]
-    assert not re.search(r"(?<!\\)[%#_^~]", body) and len(re.findall(r"(?<!\\)\$", body)) % 2 == 0
-    columns = [
-        (table[1], {line.count(" & ") for line in table[2].splitlines() if r"\\" in line})
-        for table in re.finditer(r"\\begin\{tabular\}\{(l+)\}(.*?)\\end", text, re.S)
-    ]
-    assert len(columns) == 4 and all(counts == {len(named) - 1} for named, counts in columns)
-
-
-@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="needs pdflatex")
-def test_latex_compiles_to_one_page(tmp_path: Path) -> None:
-    written(tmp_path, ".tex")
-    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "page.tex"]
-    done = ran(*command, cwd=tmp_path)
-    assert done.returncode == 0 and "(1 page," in done.stdout, done.stdout
-
-
-@pytest.mark.rare
-@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium on the PATH (envs/install-chromium.sh)")
-def test_the_page_prints_on_one_sheet_of_a4(tmp_path: Path) -> None:
-    rows = [
-        row
-        for scaling in ("strong", "weak")
-        for power in range(8)
-        for row in trained(2**power, 100 * 1.9**power, scaling)
-    ]
-    results = write_results(tmp_path / "results", [row | {"batch_size": 256} for row in rows])
-    read_results(results).proposal(tmp_path / "page.html", Request(1e9, "samples", runs=12))
-    with browser() as chromium:
-        chromium.open(tmp_path / "page.html")
-        printed = chromium.printed(tmp_path / "page.pdf")
-        assert not chromium.complaints and not chromium.requests[1:]
-    assert len(re.findall(rb"/Type\s*/Page\b", printed)) == 1
-    [box] = {tuple(map(float, found.split())) for found in re.findall(rb"/MediaBox\s*\[([^\]]+)\]", printed)}
-    assert box[2:] == (pytest.approx(595.3, abs=1), pytest.approx(841.9, abs=1))  # A4 in points
+@pytest.mark.skipif(shutil.which("pandoc") is None, reason="needs pandoc")
+def test_pandoc_converts_the_page_as_the_refusal_says(files: list[Path]) -> None:
+    page = files[0]
+    said = refusal(lambda: check_markdown(page.with_suffix(".html")))
+    done = ran(*shlex.split(said.rpartition(": ")[2]), cwd=page.parent)
+    assert done.returncode == 0, done.stderr
+    html = page.with_suffix(".html").read_text()
+    assert "<script>" not in html and html.count("<table") == 4 and 'src="page-scaling.svg"' in html
+    assert "3.27 GPU-hours" in html and "<strong>4</strong>" in html
 
 
 # The command ----------------------------------------------------------------------------------------------------------
@@ -332,14 +294,14 @@ def test_the_page_prints_on_one_sheet_of_a4(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (["--proposal", "page.html"], "the work of a run is not stated"),
+        (["--proposal", "page.md"], "the work of a run is not stated"),
         (["--samples", "1e6"], "without --proposal"),
-        (["--proposal", "page.txt", "--samples", "1e6"], "ends in .html, .md, .tex"),
-        (["--proposal", "page.html", "--samples", "1e6", "--devices", "3"], "expected a number on which .*: 1, 2 or 4"),
-        (["--proposal", "page.html", "--samples", "1e6", "--efficiency", "70"], "found 70, expected a share"),
-        (["--proposal", "page.html", "--tokens", "1e6"], "tells tokens_per_s"),
-        (["--proposal", "results", "--samples", "1e6"], "ends in .html, .md, .tex"),
-        (["--proposal", "page.html", "--samples", "1e6", "--scenario", "other"], "expected one of s0"),
+        (["--proposal", "page.tex", "--samples", "1e6"], "pandoc --standalone page.md -o page.tex$"),
+        (["--proposal", "page.md", "--samples", "1e6", "--devices", "3"], "expected a number on which .*: 1, 2 or 4"),
+        (["--proposal", "page.md", "--samples", "1e6", "--efficiency", "70"], "found 70, expected a share"),
+        (["--proposal", "page.md", "--tokens", "1e6"], "tells tokens_per_s"),
+        (["--proposal", "results", "--samples", "1e6"], "found 'results', expected a name that ends in .md"),
+        (["--proposal", "page.md", "--samples", "1e6", "--scenario", "other"], "expected one of s0"),
     ],
 )
 def test_a_request_that_cannot_be_met_is_one_line_and_leaves_nothing(
@@ -361,6 +323,5 @@ def test_the_command_names_what_it_wrote(
     write_results(tmp_path / "results", scaled(), gpu=GPU)
     monkeypatch.chdir(tmp_path)
     main(["report", "results", "--proposal", "--samples", "1e6", "--runs", "2e0"])
-    assert capsys.readouterr().out.strip() == "proposal: proposal.html"
-    page = (tmp_path / "proposal.html").read_text()
-    assert "2 runs of 1,000,000 images" in page and "data:image/svg+xml" in page
+    assert capsys.readouterr().out.strip() == "proposal: proposal.md, proposal-scaling.svg"
+    assert "2 runs of 1,000,000 images" in (tmp_path / "proposal.md").read_text()

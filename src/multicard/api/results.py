@@ -239,9 +239,9 @@ class Results:
         return draw(folder, plans, Path(out))
 
     def proposal(self, out: str | Path, request: Request, scenario: str | None = None) -> list[Path]:
-        """Write one page for an application for computing time, in the format that the name of `out` ends in.
+        """Write one page for an application for computing time: Markdown, with its figure in an SVG file.
 
-        That is .html, .md or .tex; beside the latter two is the figure. Gives the files that were written.
+        Gives the files that were written. `out`: a name that ends in .md.
         `request`: what is applied for. `scenario`: its runs alone; by default those of all.
         Raises UserError if nothing was measured on the devices or of the work that is applied for.
         """

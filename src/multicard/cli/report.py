@@ -13,7 +13,7 @@ from multicard.core.errors import UserError
 if TYPE_CHECKING:
     from multicard.api.results import Results
 
-REPORT, PROPOSAL = "report.html", Path("proposal.html")
+REPORT, PROPOSAL = "report.html", Path("proposal.md")
 # What the work of a run may be counted in: the keys of multicard.analysis.choice.applied.WORK.
 WORK = {
     "samples": "samples (images) of a run, such as 1e9",
@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     either.add_argument(
         "--proposal", type=Path, nargs="?", const=PROPOSAL, metavar="FILE",
-        help=f"write one page for an application for computing time instead: .html, .md or .tex (default: {PROPOSAL})",
+        help=f"write one page for an application for computing time instead, in Markdown (default: {PROPOSAL})",
     )  # fmt: skip
     group = parser.add_argument_group("what is applied for (--proposal)")
     work = group.add_mutually_exclusive_group()
@@ -88,9 +88,9 @@ def print_proposal(arguments: argparse.Namespace, stated: Mapping[str, Any]) -> 
     """Write the page for an application, and print its files."""
     from multicard import read_results
     from multicard.analysis.choice.applied import Request
-    from multicard.report.proposal_page import check_format
+    from multicard.report.proposal_page import check_markdown
 
-    check_format(arguments.proposal)
+    check_markdown(arguments.proposal)
     refuse_unwritable("--proposal", arguments.proposal)
     work = next((name for name in WORK if name in stated), None)
     if work is None:

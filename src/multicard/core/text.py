@@ -227,25 +227,6 @@ def code_in_markdown(text: str) -> str:
     return "".join(f"`{part}`" if index % 2 else part.translate(_MARKDOWN) for index, part in enumerate(parts))
 
 
-_LATEX = {
-    **{character: f"\\{character}" for character in "&%$#_{}"}, "\\": r"\textbackslash{}", "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}",
-    "`": r"\textasciigrave{}", "'": r"\textquotesingle{}", '"': r"\textquotedbl{}", "[": "{[}", "×": r"$\times$",
-    "µ": r"$\mu$", "→": r"$\rightarrow$", "−": "$-$", "–": r"\textendash{}", "…": r"\ldots{}",
-}  # fmt: skip
-
-
-def for_latex(text: str) -> str:
-    r"""Return text that LaTeX shows literally, with ? for letters beyond Latin alphabets.
-
-    >>> print(for_latex(r"50% of {a_b} \input --x → 1"))
-    50\% of \{a\_b\} \textbackslash{}input -{}-x $\rightarrow$ 1
-    """
-    shown = "".join(_LATEX.get(character, character if character < "\u0180" else "?") for character in printable(text))
-    # Two hyphens would become a dash.
-    return shown.replace("--", "-{}-")
-
-
 def without_escapes(markdown: str) -> str:
     r"""Return Markdown for a terminal: without the backslashes that `for_markdown` adds.
 

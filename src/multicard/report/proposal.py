@@ -1,4 +1,4 @@
-"""The contents of the page for an application for computing time, by what was measured: one structure for all formats.
+"""The contents of the page for an application for computing time, by what was measured.
 
 The answer first: what is requested, then the evidence. What was not measured is left out, or the page says so.
 """

@@ -1,8 +1,7 @@
-"""The page for an application for computing time, and its file: HTML that prints on one A4 page, Markdown or LaTeX."""
+"""The page for an application for computing time, and its files: Markdown, with the figure beside it."""
 
-import base64
 import io
-from collections.abc import Callable
+import shlex
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -13,7 +12,7 @@ import pandas as pd
 
 from multicard.core.errors import UserError
 from multicard.core.files import atomic_write
-from multicard.core.text import for_latex, for_markdown
+from multicard.core.text import for_markdown
 from multicard.figures.points import Quantity, Series, draw_series
 from multicard.figures.style import styled
 from multicard.report.page import template_environment
@@ -55,50 +54,34 @@ class Proposal:
     speedups: pd.DataFrame
 
 
-class Format(NamedTuple):
-    """How a format is written: its template, what its figure is, and how it shows text as it is."""
-
-    template: str
-    figure: str
-    text: Callable[[str], str] | None
-
-
-FORMATS = {
-    ".html": Format("proposal.html.j2", "svg", None),
-    ".md": Format("proposal.md.j2", "svg", for_markdown),
-    ".tex": Format("proposal.tex.j2", "pdf", for_latex),
-}
-
-
-def check_format(out: Path) -> None:
-    """Refuse a file of another format."""
-    if out.suffix not in FORMATS:
-        raise UserError(f"--proposal: found {str(out)!r}, expected a file whose name ends in {', '.join(FORMATS)}")
+def check_markdown(out: Path) -> None:
+    """Refuse a file that is not Markdown, and say how to convert the page."""
+    if out.suffix != ".md":
+        markdown, converted = out.with_suffix(".md"), out.with_suffix(out.suffix or ".html")
+        convert = shlex.join(["pandoc", "--standalone", str(markdown), "-o", str(converted)])
+        raise UserError(f"--proposal: found {str(out)!r}, expected a name that ends in .md; to convert that: {convert}")
 
 
 def write_proposal(proposal: Proposal, out: Path) -> list[Path]:
-    """Write the page in the format that its name ends in, and the figure as a file of its own, which HTML embeds.
+    """Write the page as Markdown, and its figure beside it; return the files that were written.
 
-    Raises `UserError` if the format is unknown.
+    Raises `UserError` if the name does not end in .md.
     """
-    check_format(out)
-    form = FORMATS[out.suffix]
-    picture = _figure(proposal, form.figure) if proposal.speedups["devices"].nunique() > 1 else None
-    beside = out.with_name(f"{out.stem}-scaling.{form.figure}") if picture and form.text else None
-    named = beside.name if beside else picture and _data_uri(picture)
-    templates = template_environment(autoescape=form.text is None)
-    templates.filters["t"] = form.text or (lambda shown: shown)  # of formats other than HTML it escapes
-    text = templates.get_template(form.template).render(page=proposal, picture=named)
-    if beside:
-        with atomic_write(beside) as temporary:
-            temporary.write_bytes(picture)
+    check_markdown(out)
+    templates = template_environment(autoescape=False)
+    templates.filters["md"] = for_markdown
+    figure = out.with_name(f"{out.stem}-scaling.svg") if proposal.speedups["devices"].nunique() > 1 else None
+    text = templates.get_template("proposal.md.j2").render(page=proposal, picture=figure and figure.name)
+    if figure:
+        with atomic_write(figure) as temporary:
+            temporary.write_bytes(_figure(proposal))
     with atomic_write(out) as temporary:
         temporary.write_text(text, encoding="utf-8")
-    return [out, *([beside] if beside else [])]
+    return [out, figure] if figure else [out]
 
 
-def _figure(proposal: Proposal, kind: str) -> bytes:
-    """Speed-up over devices with the ideal line."""
+def _figure(proposal: Proposal) -> bytes:
+    """Draw the speed-up over devices with the ideal line, as SVG."""
     mpl.use("Agg")
     data = proposal.speedups
     counts = sorted(data["devices"].unique())
@@ -108,10 +91,6 @@ def _figure(proposal: Proposal, kind: str) -> bytes:
         draw_series(axes, Series(data), Quantity("speedup", "", "Speed-up over one", ideal=ideal))
         axes.legend(fontsize="x-small", loc="upper left")
         content = io.BytesIO()
-        figure.savefig(content, format=kind, metadata={"svg": {"Date": None}, "pdf": {"CreationDate": None}}[kind])
+        figure.savefig(content, format="svg", metadata={"Date": None})
         plt.close(figure)
     return content.getvalue()
-
-
-def _data_uri(svg: bytes) -> str:
-    return f"data:image/svg+xml;base64,{base64.b64encode(svg).decode('ascii')}"
