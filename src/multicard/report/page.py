@@ -6,13 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import pandas as pd
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from multicard.core.files import atomic_write
 from multicard.core.layout import NOT_RUN, OUTCOMES, SEARCHES, machine_records, search_tables
-from multicard.core.text import counted, visible
+from multicard.core.templates import html_template
 from multicard.experiment.workload import workload_of
 from multicard.figures.catalog import PAPER, load_drawing
 from multicard.papers.judge import NOT_MEASURED
@@ -36,13 +35,14 @@ def write_report(folder: Path, out: Path, plans: Mapping[str, Plan]) -> None:
     """
     results = read_results(folder, plans)
     places = [f"{SEARCHES}/{path.stem}" for path in search_tables(folder)]
-    templates = template_environment(autoescape=True)
-    templates.filters |= {"words": in_words, "counted": counted, "code": _code, "numbers": numbers_table}
-    templates.filters["picture"] = _picture
+    template = html_template(
+        Path(__file__).with_name("page.html.j2"),
+        {"words": in_words, "numbers": numbers_table, "picture": _picture},
+    )
     scenarios = [_scenario(each, results.records) for each in results.scenarios]
     for number, figure in enumerate((figure for each in scenarios for figure in each["figures"]), 1):
         figure["number"] = number
-    text = templates.get_template("page.html.j2").render(
+    text = template.render(
         style=Markup(Path(__file__).with_name("page.css").read_text(encoding="utf-8")),
         scenarios=scenarios,
         most_answers=MOST_ANSWERS,
@@ -59,15 +59,6 @@ def write_report(folder: Path, out: Path, plans: Mapping[str, Plan]) -> None:
     )
     with atomic_write(out) as temporary:
         temporary.write_text(text, encoding="utf-8")
-
-
-def template_environment(autoescape: bool) -> jinja2.Environment:
-    """The templates beside this module, which refuse a name that is not there."""
-    return jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent), undefined=jinja2.StrictUndefined,
-        autoescape=autoescape, trim_blocks=True, lstrip_blocks=True,
-        finalize=lambda value: visible(value) if type(value) is str else value,  # which Markup is not
-    )  # fmt: skip
 
 
 def _scenario(scenario: Scenario, records: Mapping[str, RunRecord]) -> dict[str, Any]:
@@ -133,11 +124,6 @@ def for_the_dark(svg: str) -> str:
         rules.append(f'[style*="{name}: {grey}"]{{{name}:#{dark} !important}}')
     body, end, rest = svg.rpartition("</svg>")
     return f"{body}<style>@media (prefers-color-scheme: dark){{{''.join(rules)}}}</style>{end}{rest}"
-
-
-def _code(text: str) -> Markup:
-    """Text from files, with what stands in backticks as code."""
-    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
 
 
 def _claims(results: Results) -> list[dict[str, Any]]:

@@ -12,10 +12,9 @@ import pandas as pd
 
 from multicard.core.errors import UserError
 from multicard.core.files import atomic_write
-from multicard.core.text import for_markdown
+from multicard.core.templates import markdown_template
 from multicard.figures.points import Quantity, Series, draw_series
 from multicard.figures.style import styled
-from multicard.report.page import template_environment
 
 FIGURE_IN = (2.4, 2.3)
 
@@ -68,10 +67,9 @@ def write_proposal(proposal: Proposal, out: Path) -> list[Path]:
     Raises `UserError` if the name does not end in .md.
     """
     check_markdown(out)
-    templates = template_environment(autoescape=False)
-    templates.filters["md"] = for_markdown
+    template = markdown_template(Path(__file__).with_name("proposal.md.j2"))
     figure = out.with_name(f"{out.stem}-scaling.svg") if proposal.speedups["devices"].nunique() > 1 else None
-    text = templates.get_template("proposal.md.j2").render(page=proposal, picture=figure and figure.name)
+    text = template.render(page=proposal, picture=figure and figure.name)
     if figure:
         with atomic_write(figure) as temporary:
             temporary.write_bytes(_figure(proposal))

@@ -6,10 +6,7 @@ Parameters have the names of the configuration file, so that a recommendation ca
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
-
-import jinja2
 
 from multicard.analysis import ablation
 from multicard.analysis.ablation import ABLATED, PartCost
@@ -21,7 +18,7 @@ from multicard.analysis.choice.next_steps import doubts, part_of, trial
 from multicard.analysis.choice.overview import tiles, word_table
 from multicard.analysis.evidence import Configuration, Evidence, place_words
 from multicard.analysis.runs.per_run import trace_shares
-from multicard.core.text import code_in_markdown, for_markdown
+from multicard.core.templates import markdown_template
 
 MOST_NEXT = 2
 MOST_CHANGES = 3  # in the first sentence about changes; the others make another one
@@ -52,19 +49,8 @@ def advise(evidence: Evidence) -> Recommendations:
 
 def as_markdown(evidence: Evidence, verbose: bool = True) -> str:
     """Return the recommendations as Markdown, the answers first; text from files is escaped."""
-    return _template().render(found=advise(evidence), verbose=verbose).rstrip() + "\n"
-
-
-@cache
-def _template() -> jinja2.Template:
-    templates = jinja2.Environment(  # Markdown, which the filters `md` and `code` escape
-        loader=jinja2.FileSystemLoader(Path(__file__).parent),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    templates.filters |= {"md": for_markdown, "code": code_in_markdown}
-    return templates.get_template("recommendations.md.j2")
+    template = markdown_template(Path(__file__).with_name("recommendations.md.j2"))
+    return template.render(found=advise(evidence), verbose=verbose).rstrip() + "\n"
 
 
 def _completed_runs(job: Choices) -> int:
