@@ -23,7 +23,7 @@ from multicard.report.results import REPORT, Plan
 
 @dataclass(frozen=True)
 class Drawn:
-    """How many runs were shown in how many figures, and the page."""
+    """What was made of recorded runs. Made by `draw`."""
 
     runs: int
     figures: int
@@ -33,23 +33,28 @@ class Drawn:
 def measure(experiment: Experiment, runs: Path, source: Path, folder: Path) -> dict[str, Plan]:
     """Write the tables of all scenarios and the records of their runs into `folder`, as the workflow lays them out.
 
-    `runs` holds the run directories, beside the limits of machines; `source`, what these are from, is for messages.
-    Gives question and figures by scenario. No data, models or devices are looked for.
-    Raises UserError if none of the runs is the experiment's and complete, or a file of a run is damaged.
+    `runs` holds the run directories, beside the limits of machines; messages name `source`, where these are from.
+    Return question and figures by scenario. No data, models or devices are looked for.
+    Raises `UserError` if none of the runs is the experiment's and complete, or a file of a run is damaged.
     """
     plans: dict[str, Plan] = {}
     machines = machine_records(runs.parent)
-    for name, expanded in expand(experiment).items():
-        missing = {run.id: _missing(runs / run.id, source) for run in expanded}
-        folders = [runs / run for run, reason in missing.items() if reason is None]
-        not_run = {run: reason for run, reason in missing.items() if reason is not None}
-        write_scenario(folders, not_run, folder / "scenarios" / name, machines)
+    for name, planned_runs in expand(experiment).items():
+        complete: list[Path] = []
+        reasons_not_shown: dict[str, str] = {}
+        for run in planned_runs:
+            reason = _reason_not_shown(runs / run.id, source)
+            if reason is None:
+                complete.append(runs / run.id)
+            else:
+                reasons_not_shown[run.id] = reason
+        write_scenario(complete, reasons_not_shown, folder / "scenarios" / name, machines)
         scenario = experiment.scenarios[name]
-        plans[name] = Plan(scenario.question, tuple(scenario.figures) if folders else ())
-        for run in folders:
-            record = folder / "runs" / run.name / RUN
+        plans[name] = Plan(scenario.question, tuple(scenario.figures) if complete else ())
+        for run_folder in complete:
+            record = folder / "runs" / run_folder.name / RUN
             record.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(run / RUN, record)
+            shutil.copyfile(run_folder / RUN, record)
     if machines:
         shutil.copytree(runs.parent / MACHINES, folder / MACHINES, dirs_exist_ok=True)
     if not (folder / "runs").exists():
@@ -58,16 +63,17 @@ def measure(experiment: Experiment, runs: Path, source: Path, folder: Path) -> d
 
 
 def draw(measured: Path, plans: Mapping[str, Plan], out: Path) -> Drawn:
-    """Add figures, conclusions and the report to what `measure` wrote, in a folder that is free, all or nothing."""
-    with _becoming(out) as made:
-        shutil.copytree(measured, made, dirs_exist_ok=True)
+    """Write figures, conclusions and the report, with all that `measure` wrote, into a free folder: all or nothing."""
+    with _filled_at_end(out) as folder:
+        shutil.copytree(measured, folder, dirs_exist_ok=True)
         for name, plan in plans.items():
-            draw_scenario(plan.figures, made / "scenarios" / name, made / "figures" / name)
-        write_claims(SHIPPED, made, list(plans))
-        write_recommendations(made, list(plans), made / RECOMMENDATIONS)
-        write_report(made, made / REPORT, plans)
-        runs = len(list(made.glob(f"runs/*/{RUN}")))
-    return Drawn(runs, sum(len(plan.figures) for plan in plans.values()), out / REPORT)
+            draw_scenario(plan.figures, folder / "scenarios" / name, folder / "figures" / name)
+        write_claims(SHIPPED, folder, list(plans))
+        write_recommendations(folder, list(plans), folder / RECOMMENDATIONS)
+        write_report(folder, folder / REPORT, plans)
+        run_count = len(list(folder.glob(f"runs/*/{RUN}")))
+    figure_count = sum(len(plan.figures) for plan in plans.values())
+    return Drawn(run_count, figure_count, out / REPORT)
 
 
 def check_free(out: Path) -> None:
@@ -82,23 +88,24 @@ def check_free(out: Path) -> None:
 
 
 @contextmanager
-def _becoming(out: Path) -> Iterator[Path]:
-    """Give a folder beside `out`; its content comes into `out` when the block succeeds, the report last."""
+def _filled_at_end(out: Path) -> Iterator[Path]:
+    """Yield a scratch folder beside `out`, whose content moves into `out` when the block succeeds."""
     out = out.absolute()
     out.parent.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}-"))
     try:
         yield scratch
         out.mkdir(exist_ok=True)
+        # The report moves last, so that where it is, all that it shows is there, too.
         for part in sorted(scratch.iterdir(), key=lambda part: part.name == REPORT):
             shutil.move(part, out / part.name)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _missing(run: Path, source: Path) -> str | None:
-    """Why a run cannot be shown; None where all its files are there."""
+def _reason_not_shown(run: Path, source: Path) -> str | None:
+    """Return why a run cannot be shown; None if all its files are there."""
     if not (run / RUN).is_file():
         return f"not recorded in {source.name}"
-    missing = first_missing(run)
-    return f"incomplete: {missing} is missing" if missing else None
+    missing_file = first_missing(run)
+    return f"incomplete: {missing_file} is missing" if missing_file else None
