@@ -16,8 +16,7 @@ from multicard.archive.whole import check_files
 from multicard.core.files import read_json, write_json
 from multicard.core.layout import ARCHIVED_TABLES
 from multicard.experiment.load import check
-from multicard.report.results import Plan
-from multicard.report.results import read_results as read_shown
+from multicard.report.results import Plan, read_contents
 from multicard.trace.extract import write_tables
 from multicard.trace.tables import ACTIVITIES, ActivityTables
 from script_runs import configuration, parameters_of_all, write_run
@@ -113,12 +112,12 @@ def test_an_altered_table_of_a_scenario_is_refused_by_every_reader(run: Path, na
             lambda: read_results(results).scenario("ours").runs,
             lambda: repr(read_results(results).scenario("ours")),
             lambda: tables.reasons_not_run,
-            lambda: read_shown(results, {"ours": Plan()}),
+            lambda: read_contents(results, {"ours": Plan()}),
         ],
         "measures.csv": [
             lambda: read_results(results).measures,
             lambda: tables.measures,
-            lambda: read_shown(results, {"ours": Plan()}),
+            lambda: read_contents(results, {"ours": Plan()}),
         ],
         "steps.parquet": [lambda: read_results(results).steps, lambda: tables.table("steps")],
         "timeline.parquet": [lambda: read_results(results).scenario()["timeline"], lambda: tables.table("timeline")],

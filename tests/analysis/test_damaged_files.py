@@ -10,7 +10,7 @@ from multicard.analysis.runs.measures import measure_run
 from multicard.analysis.scenario_tables import ScenarioTables, tables_of
 from multicard.archive.pack import pack
 from multicard.core.errors import UserError
-from multicard.report.results import Plan, read_results
+from multicard.report.results import Plan, read_contents
 from recorded_runs import add_run, experiment
 
 pytestmark = pytest.mark.slow  # the run that is damaged is a real one
@@ -42,10 +42,10 @@ def test_a_cut_table_of_a_scenario_is_no_report_and_is_made_again(folder: Path, 
     path = results / "scenarios" / "recorded" / name
     write_scenario([folder], {}, path.parent)
     before = path.read_bytes()
-    assert read_results(results, {"recorded": Plan()})
+    assert read_contents(results, {"recorded": Plan()})
     path.write_bytes(before[:left])
     with pytest.raises(UserError, match=f"{name}: cut or altered since it was made; delete it"):
-        read_results(results, {"recorded": Plan()})
+        read_contents(results, {"recorded": Plan()})
     if name == "measures.csv":
         with pytest.raises(UserError, match=f"{name}: cut or altered"):
             _ = ScenarioTables(path.parent).measures

@@ -20,7 +20,7 @@ from multicard.figures.draw import draw, save
 from multicard.figures.search import draw_search
 from multicard.report.environment import environment
 from multicard.report.page import for_the_dark, write_report
-from multicard.report.results import Plan, read_results
+from multicard.report.results import Plan, read_contents
 from multicard.report.tables import numbers_table, run_table
 from multicard.stats.interval import Interval
 
@@ -157,9 +157,9 @@ def test_runs_that_were_not_run_are_listed_once_per_reason(page: str) -> None:
 def test_a_run_that_scenarios_share_has_one_row(copy: Path) -> None:
     shared = copy / "scenarios" / "again"
     shutil.copytree(copy / "scenarios" / "techniques", shared)
-    table = run_table(read_results(copy, {**PLANS, "again": Plan()}))
+    table = run_table(read_contents(copy, {**PLANS, "again": Plan()}))
     assert len(table.rows) == len(RUNS)
-    lora = table.rows[table.whole.index("llm_tiny_lora_chats_cpu1_bf16_r1")]
+    lora = table.rows[table.full_names.index("llm_tiny_lora_chats_cpu1_bf16_r1")]
     assert lora[table.headings.index("Scenario")] == "techniques, again"
 
 
@@ -172,7 +172,7 @@ def test_a_run_with_a_default_is_named_by_it_beside_those_that_differ(tmp_path: 
         path = tmp_path / "scenarios/s0" / name
         table = pd.read_csv(path)
         table.assign(run=runs).to_csv(path, index=False)
-    named = [row[0] for row in run_table(read_results(tmp_path, {"s0": Plan()})).rows]
+    named = [row[0] for row in run_table(read_contents(tmp_path, {"s0": Plan()})).rows]
     assert named == ["nchw r1", "nchw r2", "nchw r3", "nhwc r1", "nhwc r2", "nhwc r3"]
 
 
@@ -194,7 +194,7 @@ def test_a_run_named_like_a_path_is_not_followed(copy: Path) -> None:
     path.write_text(
         path.read_text().replace("llm_tiny_lora_chats_cpu1_bf16_r1", "../runs/llm_tiny_lora_chats_cpu1_bf16_r1")
     )
-    assert "../runs/llm_tiny_lora_chats_cpu1_bf16_r1" not in read_results(copy, PLANS).records
+    assert "../runs/llm_tiny_lora_chats_cpu1_bf16_r1" not in read_contents(copy, PLANS).records
 
 
 @pytest.mark.parametrize(
@@ -215,7 +215,7 @@ def test_a_broken_file_is_named_in_one_line(copy: Path, file: str, content: byte
         (copy / file).unlink()
     else:
         (copy / file).write_bytes(content)
-    assert line in refusal(lambda: read_results(copy, PLANS))
+    assert line in refusal(lambda: read_contents(copy, PLANS))
 
 
 def test_machines_and_versions_are_told_once_with_the_number_of_runs() -> None:
@@ -258,7 +258,7 @@ def test_numbers_have_units_that_fit_and_intervals_in_brackets() -> None:
 
 
 def test_every_figure_has_the_lines_about_runs_without_numbers(page: str, folder: Path) -> None:
-    notes = {each.name: each.notes for each in read_results(folder, PLANS).scenarios}
+    notes = {each.name: each.notes for each in read_contents(folder, PLANS).scenarios}
     assert notes == {
         "processes": ["Without numbers: 1 out of memory"], "techniques": [],
         "gpus": ["Without numbers: 1 not run here"],

@@ -5,68 +5,85 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 from multicard.analysis.machine.limits import lines, read_machine
+from multicard.core.grouping import grouped
 from multicard.core.text import listed
-from multicard.report.tables import Table
+from multicard.report.tables import PageTable
 from multicard.runs.environment import machine_facts, profiler_in_words
 from multicard.runs.record import Hardware, RunRecord
 
-Facts = dict[str, str]
+Facts = Mapping[str, str]
+
+
+class SharedFacts(NamedTuple):
+    """Facts that are the same for some runs, and the number of these runs."""
+
+    facts: Facts
+    runs: int
 
 
 @dataclass(frozen=True)
 class Environment:
     """Facts about the runs, each with its number of runs, the most frequent first."""
 
-    machines: list[tuple[Facts, int]]
-    versions: list[tuple[Facts, int]]
-    variables: list[tuple[Facts, int]]
-    profilers: list[tuple[str, int]]
-    first_started: str
+    machines: list[SharedFacts]
+    versions: list[SharedFacts]
+    variables: list[SharedFacts]  # environment variables that may change results
+    profilers: list[tuple[str, int]]  # words, and the number of runs
+    first_started: str  # time of the first run, in UTC as ISO 8601; empty if none is recorded
 
     @property
     def mixed(self) -> str | None:
-        """What differs between the runs; None if nothing does."""
-        kinds = {"machines": self.machines, "sets of versions": self.versions}
-        kinds |= {"sets of environment variables": self.variables}
-        return listed([f"{len(found)} {word}" for word, found in kinds.items() if len(found) > 1]) or None
+        """The differences between the runs, such as "2 machines and 3 sets of versions"; None if nothing does."""
+        counts = {
+            "machines": len(self.machines),
+            "sets of versions": len(self.versions),
+            "sets of environment variables": len(self.variables),
+        }
+        return listed([f"{count} {name}" for name, count in counts.items() if count > 1]) or None
+
+
+@dataclass(frozen=True)
+class MachineLimits:
+    """The limits of a machine as the page shows them. Made by `machine_limits`."""
+
+    name: str
+    facts: Facts
+    table: PageTable
+    notes: Sequence[str]  # what may have disturbed the measurements, without full stops
 
 
 def environment(records: Sequence[RunRecord]) -> Environment:
-    """Gather what the records of runs say about machines, versions and profilers."""
-    machines = _machines(records)
+    """Gather what the records of runs say about machines, versions, variables and profilers."""
     return Environment(
-        machines=_counted(machines),
-        versions=_counted(record.versions for record in records),
-        variables=_counted(_variables(record) for record in records),
+        machines=_shared(_machine_of_each(records)),
+        versions=_shared(record.versions for record in records),
+        variables=_shared(_variables(record) for record in records),
         profilers=Counter(map(profiler_in_words, records)).most_common(),
         first_started=min((record.started for record in records if record.started), default=""),
     )
 
 
-def _machines(records: Sequence[RunRecord]) -> list[Facts]:
+def _machine_of_each(records: Sequence[RunRecord]) -> list[Facts]:
     """Return the facts of the machine of each record.
 
     A job is given a part of the GPUs and CPUs of its machine: the largest part that a job was given is shown.
     """
-    records_by_machine: dict[str, list[RunRecord]] = {}
-    for record in records:
-        records_by_machine.setdefault(_machine_key(record), []).append(record)
-    facts = []
-    for alike in records_by_machine.values():
-        largest = max(alike, key=_part_of_machine)
-        facts += [machine_facts(largest.host, largest.hardware)] * len(alike)
+    facts: list[Facts] = []
+    for records_on_machine in grouped(records, _machine_key).values():
+        largest = max(records_on_machine, key=_part_of_machine)
+        facts += [machine_facts(largest.host, largest.hardware)] * len(records_on_machine)
     return facts
 
 
 def _machine_key(record: RunRecord) -> str:
     """Return a key that is equal for jobs on one machine, whatever part of it they were given."""
     hardware = record.hardware or Hardware()
-    kinds = sorted({str(gpu.name) for gpu in hardware.gpus})
+    gpu_names = sorted({str(gpu.name) for gpu in hardware.gpus})
     host = record.host.model_dump() if record.host else None
-    return json.dumps([host, hardware.processor, hardware.logical_cpus, hardware.memory_bytes, kinds])
+    return json.dumps([host, hardware.processor, hardware.logical_cpus, hardware.memory_bytes, gpu_names])
 
 
 def _part_of_machine(record: RunRecord) -> tuple[int, int]:
@@ -75,26 +92,32 @@ def _part_of_machine(record: RunRecord) -> tuple[int, int]:
     return len(hardware.gpus), hardware.usable_cpus or 0
 
 
-def _variables(record: RunRecord) -> Mapping[str, str] | None:
-    """Return the variables that may change results; that there was none is a fact, too."""
-    return record.variables if record.variables is None else record.variables or {"Set": "none"}
+def _variables(record: RunRecord) -> Facts | None:
+    """Return the variables that may change results; None if they were not recorded."""
+    # Having had none of them is a fact, too.
+    return {"Set": "none"} if record.variables == {} else record.variables
 
 
-def _counted(kinds: Iterable[Mapping[str, Any] | None]) -> list[tuple[Facts, int]]:
-    texts = (json.dumps({str(k): str(v or "none") for k, v in facts.items()}) for facts in kinds if facts)
-    return [(json.loads(facts), count) for facts, count in Counter(texts).most_common()]
+def _shared(facts_of_runs: Iterable[Mapping[str, str | None] | None]) -> list[SharedFacts]:
+    """Return each combination of facts once, the most frequent first; runs without facts do not count."""
+    texts: Counter[str] = Counter()
+    for facts in facts_of_runs:
+        if facts:
+            texts[json.dumps({str(name): str(value or "none") for name, value in facts.items()})] += 1
+    return [SharedFacts(json.loads(text), runs) for text, runs in texts.most_common()]
 
 
-def machine_page(path: Path) -> dict[str, Any]:
-    """Name, facts, limits and notes of a record of limits; `UserError` if it is damaged."""
+def machine_limits(path: Path) -> MachineLimits:
+    """Return what the page shows of a record of limits; raise `UserError` if the file is damaged."""
     limits = read_machine(path)
+    host = (limits.host.name if limits.host else None) or "unknown host"
+    devices = "GPUs" if limits.device == "cuda" else "CPUs"
+    versions = ", ".join(f"{name} {version}" for name, version in (limits.versions or {}).items() if version)
     facts = machine_facts(limits.host, limits.hardware)
-    versions = ", ".join(f"{name} {value}" for name, value in (limits.versions or {}).items() if value)
     rows = [[line.what, line.conditions, line.rate, line.spread] for line in lines(limits)]
-    host = (limits.host and limits.host.name) or "unknown host"
-    return {
-        "name": f"{host}, {'GPUs' if limits.device == 'cuda' else 'CPUs'}",
-        "facts": facts | {"Measured": str(limits.started), "Versions": versions},
-        "limits": Table(["Limit", "Of", "Mean", "95% CI"], [False, False, True, True], rows),
-        "notes": limits.notes,
-    }
+    return MachineLimits(
+        name=f"{host}, {devices}",
+        facts={**facts, "Measured": str(limits.started), "Versions": versions},
+        table=PageTable(["Limit", "Of", "Mean", "95% CI"], [False, False, True, True], rows),
+        notes=limits.notes,
+    )

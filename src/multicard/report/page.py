@@ -2,154 +2,239 @@
 
 import base64
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 from markupsafe import Markup
 
+from multicard.analysis.choice.advice import JobAdvice
 from multicard.core.files import atomic_write
 from multicard.core.layout import NOT_RUN, OUTCOMES, SEARCHES, machine_records, search_tables
 from multicard.core.templates import html_template
 from multicard.experiment.workload import workload_of
-from multicard.figures.catalog import PAPER, load_drawing
+from multicard.figures.catalog import PAPER, Drawing, load_drawing
 from multicard.papers.judge import NOT_MEASURED
-from multicard.report.environment import environment, machine_page
-from multicard.report.results import FigureFiles, Plan, Results, Scenario, figure_files, read_results
+from multicard.report.environment import environment, machine_limits
+from multicard.report.results import FigureFiles, Plan, ReportContents, ScenarioContents, figure_files, read_contents
 from multicard.report.tables import in_words, nothing_to_show, numbers_table, run_table
 from multicard.runs.record import RunRecord
 
 # A larger SVG has so many points that the PNG is the better picture.
 LARGEST_SVG_BYTES = 1_000_000
 MOST_ANSWERS = 3  # under a question
-DARK_TEXT, DARK_PAGE = (0xE6, 0xE9, 0xEE), (0x1A, 0x1F, 0x25)  # as in page.css
-LAST = ("not judged", NOT_MEASURED)  # verdicts that say nothing of a claim
-FACTS = ("refuted_if", "paper", "source", "hardware", "conditions", "our_choice")  # of a claim
+# Red, green and blue of text and page in the dark, as in page.css.
+DARK_TEXT, DARK_PAGE = (0xE6, 0xE9, 0xEE), (0x1A, 0x1F, 0x25)
+# Verdicts that say nothing about a claim, which is then shown after the others.
+NO_VERDICTS = ("not judged", NOT_MEASURED)
+# Columns of claims.csv that a reader may open, in this order.
+CLAIM_FACTS = ("refuted_if", "paper", "source", "hardware", "conditions", "our_choice")
+# Figures of the measured window whose finding is the breakdown of the step. Those of the profiled window have it, too.
+STEP_FIGURES = ("step_breakdown", "step_times")
+
+
+@dataclass(frozen=True)
+class FigureSection:
+    """What the template shows of a figure."""
+
+    number: int
+    drawing: Drawing
+    files: FigureFiles
+    finding: str  # what it shows, for who cannot see it
+    paper_figure: str | None  # figure of paper A to compare it with, such as "figure 2"
+    nothing: str | None  # why it is empty; None if it is not
+
+
+@dataclass(frozen=True)
+class ScenarioSection:
+    """What the template shows of a scenario."""
+
+    name: str
+    question: str
+    answers: list[str]
+    jobs: list[JobAdvice]
+    run_count: int
+    outcomes: dict[str, int]  # runs by outcome, of those that did not complete
+    mixed: str | None  # what differs between machines and versions of the runs
+    figures: list[FigureSection]
+    notes: list[str]
+
+
+class Claim(NamedTuple):
+    """What the template shows of a claim of the papers."""
+
+    verdict: str
+    text: str
+    tests: list[dict[str, Any]]  # rows of claims_tests.csv
+    facts: dict[str, str]
+
+
+class IncompleteRuns(NamedTuple):
+    """Runs that did not complete, with the same outcome for the same reason."""
+
+    outcome: str
+    reason: str
+    names: list[str]
 
 
 def write_report(folder: Path, out: Path, plans: Mapping[str, Plan]) -> None:
-    """Write the report of a results folder to `out`; `plans` and errors as of `read_results`.
+    """Write the report of a results folder to `out`; `plans` and errors as of `read_contents`.
 
     All text of the results is escaped, and no script can run.
     """
-    results = read_results(folder, plans)
-    places = [f"{SEARCHES}/{path.stem}" for path in search_tables(folder)]
+    contents = read_contents(folder, plans)
     template = html_template(
         Path(__file__).with_name("page.html.j2"),
         {"words": in_words, "numbers": numbers_table, "picture": _picture},
     )
-    scenarios = [_scenario(each, results.records) for each in results.scenarios]
-    for number, figure in enumerate((figure for each in scenarios for figure in each["figures"]), 1):
-        figure["number"] = number
+    figure_numbers = count(1)
+    searches = [figure_files(folder, f"{SEARCHES}/{path.stem}") for path in search_tables(folder)]
     text = template.render(
         style=Markup(Path(__file__).with_name("page.css").read_text(encoding="utf-8")),
-        scenarios=scenarios,
+        scenarios=[_scenario_section(scenario, contents.records, figure_numbers) for scenario in contents.scenarios],
         most_answers=MOST_ANSWERS,
         paper=PAPER,
-        runs=run_table(results),
-        incomplete=_incomplete(results.runs),
-        claims=_claims(results),
+        runs=run_table(contents),
+        incomplete=_incomplete_runs(contents.runs),
+        claims=_claims(contents),
         not_measured=NOT_MEASURED,
-        advice=results.advice,
-        environment=environment(list(results.records.values())),
-        records=len(results.records),
-        machines=[machine_page(path) for path in machine_records(folder)],
-        searches=[each for place in places if (each := figure_files(folder, place))],
+        advice=contents.advice,
+        environment=environment(list(contents.records.values())),
+        records=len(contents.records),
+        machines=[machine_limits(path) for path in machine_records(folder)],
+        searches=[search for search in searches if search is not None],
     )
     with atomic_write(out) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
-def _scenario(scenario: Scenario, records: Mapping[str, RunRecord]) -> dict[str, Any]:
-    where = environment([records[run] for run in scenario.runs["run"] if run in records])
+def _scenario_section(
+    scenario: ScenarioContents, records: Mapping[str, RunRecord], figure_numbers: Iterator[int]
+) -> ScenarioSection:
+    records_of_runs = [records[run] for run in scenario.runs["run"] if run in records]
     jobs = scenario.advice.jobs if scenario.advice else []
-    answers = [
-        f"{job.name}: {' '.join(job.answers)}" if len(jobs) > 1 else " ".join(job.answers)
-        for job in jobs[:MOST_ANSWERS]
-        if job.answers
-    ]
-    steps = [each.step for each in jobs[:MOST_ANSWERS] if each.step]
-    lost = scenario.runs["outcome"].astype(str).value_counts().drop("completed", errors="ignore")
-    return vars(scenario) | {
-        "outcomes": {name: lost[name] for name in (*OUTCOMES, NOT_RUN, *sorted(lost.index)) if name in lost},
-        "runs": len(scenario.runs),
-        "mixed": where.mixed,
-        "jobs": jobs,
-        "answers": answers,
-        "figures": [_figure(each, answers, steps, _is_of_papers(scenario)) for each in scenario.figures],
-    }
+    answers = _answers(jobs)
+    steps = [job.step for job in jobs[:MOST_ANSWERS] if job.step]
+    figures = []
+    for files in scenario.figures:
+        drawing = load_drawing(files.name)
+        shows_steps = drawing.profiled or files.name in STEP_FIGURES
+        figure = FigureSection(
+            number=next(figure_numbers),
+            drawing=drawing,
+            files=files,
+            finding=f"{'; '.join(steps)}." if shows_steps and steps else " ".join(answers),
+            paper_figure=_paper_figure(drawing, scenario),
+            nothing=nothing_to_show(files.numbers),
+        )
+        figures.append(figure)
+    return ScenarioSection(
+        name=scenario.name,
+        question=scenario.question,
+        answers=answers,
+        jobs=jobs,
+        run_count=len(scenario.runs),
+        outcomes=_lost_by_outcome(scenario.runs),
+        mixed=environment(records_of_runs).mixed,
+        figures=figures,
+        notes=scenario.notes,
+    )
 
 
-def _is_of_papers(scenario: Scenario) -> bool:
-    """Return whether the papers ran such jobs: their figures say nothing about a user's own program."""
-    has_runs = "workload" in scenario.measures and len(scenario.measures)
-    return bool(has_runs) and not workload_of(scenario.measures).is_user_program
+def _answers(jobs: Sequence[JobAdvice]) -> list[str]:
+    """Return the answers of the first jobs, each with the name of its job where there are several."""
+    answers = []
+    for job in jobs[:MOST_ANSWERS]:
+        if job.answers:
+            text = " ".join(job.answers)
+            answers.append(f"{job.name}: {text}" if len(jobs) > 1 else text)
+    return answers
 
 
-def _figure(figure: FigureFiles, answers: Sequence[str], steps: Sequence[str], is_of_papers: bool) -> dict[str, Any]:
-    drawing = load_drawing(figure.name)
-    paper_figure = drawing.paper_figure or ""
-    is_alike = is_of_papers and paper_figure.startswith("A, ")
-    of_step = drawing.profiled or figure.name in ("step_breakdown", "step_times")
-    return {
-        "finding": f"{'; '.join(steps)}." if of_step and steps else " ".join(answers),
-        "question": drawing.question,
-        "caption": drawing.caption,
-        "of_paper": paper_figure.removeprefix("A, ") if is_alike else None,
-        "nothing": nothing_to_show(figure.numbers),
-        "files": figure,
-    }
+def _lost_by_outcome(runs: pd.DataFrame) -> dict[str, int]:
+    """Return how many runs did not complete, by outcome: the known outcomes first, in their order."""
+    counts = runs["outcome"].astype(str).value_counts().drop("completed", errors="ignore")
+    outcomes = dict.fromkeys([*OUTCOMES, NOT_RUN, *sorted(counts.index)])
+    return {outcome: counts[outcome] for outcome in outcomes if outcome in counts}
+
+
+def _paper_figure(drawing: Drawing, scenario: ScenarioContents) -> str | None:
+    """Return the figure of paper A that shows the same; None where there is none, or the papers ran no such job."""
+    if not drawing.paper_figure or not drawing.paper_figure.startswith("A, "):
+        return None
+    if not scenario.has_workloads or workload_of(scenario.measures).is_user_program:
+        return None
+    return drawing.paper_figure.removeprefix("A, ")
 
 
 def _picture(figure: FigureFiles) -> str | None:
-    """A figure's picture as a data: URI. As the source of an image, an SVG runs no script and loads nothing."""
-    if figure.svg and not (figure.png and figure.svg.stat().st_size > LARGEST_SVG_BYTES):
-        kind, content = "svg+xml", for_the_dark(figure.svg.read_text(encoding="utf-8")).encode()
-    elif figure.png:
-        kind, content = "png", figure.png.read_bytes()
-    else:
-        return None
-    return f"data:image/{kind};base64,{base64.b64encode(content).decode('ascii')}"
+    """Return a figure's picture as a data: URI; None without one.
+
+    As the source of an image, an SVG runs no script and loads nothing.
+    """
+    svg_is_too_large = figure.svg is not None and figure.svg.stat().st_size > LARGEST_SVG_BYTES
+    if figure.svg and not (figure.png and svg_is_too_large):
+        svg = for_the_dark(figure.svg.read_text(encoding="utf-8"))
+        return _data_uri("svg+xml", svg.encode())
+    if figure.png:
+        return _data_uri("png", figure.png.read_bytes())
+    return None
+
+
+def _data_uri(image_type: str, content: bytes) -> str:
+    return f"data:image/{image_type};base64,{base64.b64encode(content).decode('ascii')}"
 
 
 def for_the_dark(svg: str) -> str:
     """Add to a picture how its greys look on a dark page: white as the page, black as its text; hues stay."""
     rules = ["text{fill:#e6e9ee}"]
-    for name, grey, level in sorted(set(re.findall(r"(fill|stroke): (#([0-9a-f]{2})\3\3)\b", svg))):
-        light = int(level, 16) / 255
-        dark = "".join(
-            f"{round(text + (page - text) * light):02x}" for text, page in zip(DARK_TEXT, DARK_PAGE, strict=True)
-        )
-        rules.append(f'[style*="{name}: {grey}"]{{{name}:#{dark} !important}}')
-    body, end, rest = svg.rpartition("</svg>")
-    return f"{body}<style>@media (prefers-color-scheme: dark){{{''.join(rules)}}}</style>{end}{rest}"
+    # A grey has three equal pairs of hexadecimal digits.
+    greys = re.findall(r"(fill|stroke): (#([0-9a-f]{2})\3\3)\b", svg)
+    for name, grey, level in sorted(set(greys)):
+        dark = _dark(int(level, 16) / 255)
+        rules.append(f'[style*="{name}: {grey}"]{{{name}:{dark} !important}}')
+    body, end, after = svg.rpartition("</svg>")
+    return f"{body}<style>@media (prefers-color-scheme: dark){{{''.join(rules)}}}</style>{end}{after}"
 
 
-def _claims(results: Results) -> list[dict[str, Any]]:
-    """Rows of claims.csv with their tests, those that were judged first; none where no claim was."""
-    claims, tests = results.claims, results.claim_tests
-    if claims is None or tests is None or claims["verdict"].isin(LAST).all():
+def _dark(lightness: float) -> str:
+    """Return the colour on a dark page of a grey, from black (0) to white (1).
+
+    >>> _dark(0), _dark(1)
+    ('#e6e9ee', '#1a1f25')
+    """
+    channels = [round(text + (page - text) * lightness) for text, page in zip(DARK_TEXT, DARK_PAGE, strict=True)]
+    return "#" + "".join(f"{channel:02x}" for channel in channels)
+
+
+def _claims(contents: ReportContents) -> list[Claim]:
+    """Return the claims with their tests, those that were judged first; empty where none was."""
+    table, tests = contents.claims, contents.claim_tests
+    if table is None or tests is None or table["verdict"].isin(NO_VERDICTS).all():
         return []
-    found = [
-        row
-        | {
-            "tests": tests[tests["claim"] == row["claim"]].to_dict("records"),
-            "facts": {in_words(name): row[name] for name in FACTS if row.get(name)},
-        }
-        for row in claims.to_dict("records")
-    ]
-    return sorted(found, key=lambda row: LAST.index(row["verdict"]) if row["verdict"] in LAST else -1)
+    claims = []
+    for row in table.to_dict("records"):
+        tests_of_claim = tests[tests["claim"] == row["claim"]].to_dict("records")
+        facts = {in_words(name): row[name] for name in CLAIM_FACTS if row.get(name)}
+        claims.append(Claim(row["verdict"], row["claim_text"], tests_of_claim, facts))
+    return sorted(claims, key=_verdict_order)
 
 
-def _incomplete(runs: pd.DataFrame) -> dict[str, list[tuple[str, str, list[str]]]]:
-    """Runs that were not run or did not complete, by outcome and reason: these, and the names of the runs."""
-    rest = runs[runs["outcome"] != "completed"]
+def _verdict_order(claim: Claim) -> int:
+    return NO_VERDICTS.index(claim.verdict) if claim.verdict in NO_VERDICTS else -1
+
+
+def _incomplete_runs(runs: pd.DataFrame) -> dict[str, list[IncompleteRuns]]:
+    """Return the runs that were not run or did not complete, by title of their list."""
+    incomplete = runs[runs["outcome"] != "completed"]
     groups = [
-        (str(outcome), str(reason), list(rows["run"]))
-        for (outcome, reason), rows in rest.groupby(["outcome", "reason"], sort=False)
+        IncompleteRuns(str(outcome), str(reason), list(rows["run"]))
+        for (outcome, reason), rows in incomplete.groupby(["outcome", "reason"], sort=False)
     ]
     return {
-        "Not run here": [group for group in groups if group[0] == NOT_RUN],
-        "Did not complete": [group for group in groups if group[0] != NOT_RUN],
+        "Not run here": [group for group in groups if group.outcome == NOT_RUN],
+        "Did not complete": [group for group in groups if group.outcome != NOT_RUN],
     }

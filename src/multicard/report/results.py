@@ -1,6 +1,6 @@
 """The contents of a results folder, as the report shows them."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -9,7 +9,7 @@ import pandas as pd
 
 from multicard.analysis.choice.advice import Recommendations
 from multicard.analysis.choice.recommend import advise
-from multicard.analysis.evidence import Evidence, read_evidence
+from multicard.analysis.evidence import Evidence, MeasuredRun, read_evidence
 from multicard.analysis.provenance import notes
 from multicard.analysis.scenario_tables import MEASURES, OUTCOME_TABLE, ScenarioTables, read_checked
 from multicard.core.errors import UserError
@@ -34,82 +34,112 @@ class FigureFiles:
     """A figure that was drawn: its pictures, those that exist, and the numbers that it shows."""
 
     name: str
-    place: str  # in the results folder, without a suffix
+    path_in_results: str  # without a suffix
     svg: Path | None
     png: Path | None
     numbers: pd.DataFrame
 
 
 @dataclass(frozen=True)
-class Scenario:
-    """A question, its runs and its figures."""
+class ScenarioContents:
+    """What the report shows of a scenario: its question, its runs and its figures."""
 
     name: str
     question: str
-    runs: pd.DataFrame
+    runs: pd.DataFrame  # runs.csv, as text
     measures: pd.DataFrame
     figures: list[FigureFiles]
     notes: list[str]  # lines about runs without numbers or with doubtful ones, as above the printed figures
-    advice: Recommendations | None = None  # None where no run tells its workload
+    advice: Recommendations | None = None  # None where no run has a workload
+
+    @property
+    def has_workloads(self) -> bool:
+        """True if its runs name their workload, so that they can be compared and advised on."""
+        return _have_workloads(self.measures)
 
 
 @dataclass(frozen=True)
-class Results:
-    """All results of an experiment."""
+class ReportContents:
+    """All that the report shows of an experiment. Made by `read_contents`."""
 
-    scenarios: list[Scenario]
-    records: dict[str, RunRecord]  # by run, of the runs that have one
-    claims: pd.DataFrame | None
+    scenarios: list[ScenarioContents]
+    records: dict[str, RunRecord]  # keys are runs; one that was not run has no record
+    claims: pd.DataFrame | None  # None where the papers' claims were not judged
     claim_tests: pd.DataFrame | None
-    advice: Recommendations | None
+    advice: Recommendations | None  # on the runs of all scenarios; None where no run has a workload
 
     @cached_property
     def runs(self) -> pd.DataFrame:
-        """As runs.csv, each run once, with the names of its `scenarios` as a list: scenarios share runs."""
-        every = pd.concat([each.runs.assign(scenarios=each.name) for each in self.scenarios], ignore_index=True)
-        named = every.groupby("run", sort=False)["scenarios"].agg(list)
-        return every.drop_duplicates("run").assign(scenarios=lambda rows: rows["run"].map(named)).reset_index(drop=True)
+        """Rows of runs.csv, each run once, with the names of its `scenarios` as a list: scenarios share runs."""
+        rows = [scenario.runs.assign(scenarios=scenario.name) for scenario in self.scenarios]
+        table = pd.concat(rows, ignore_index=True)
+        scenario_names = table.groupby("run", sort=False)["scenarios"].agg(list)
+        table = table.drop_duplicates("run").reset_index(drop=True)
+        return table.assign(scenarios=table["run"].map(scenario_names))
 
 
-def read_results(folder: Path, plans: Mapping[str, Plan]) -> Results:
+def read_contents(folder: Path, plans: Mapping[str, Plan]) -> ReportContents:
     """Read what the report shows of a results folder; `plans` has the scenarios, in order.
 
-    Raises UserError where a table is missing or does not parse.
+    Raises `UserError` where a table is missing or does not parse.
     """
-    scenarios, evidence = [], []
+    scenarios: list[ScenarioContents] = []
+    evidence: list[Evidence] = []
     for name, plan in plans.items():
         tables = folder / "scenarios" / name
-        runs, measures = _table(tables / OUTCOME_TABLE, "run", "outcome", "reason"), _table(tables / MEASURES)
-        found = [each for figure in plan.figures if (each := figure_files(folder, f"figures/{name}/{figure}"))]
-        said = notes(ScenarioTables(tables), any(load_drawing(each.name).profiled for each in found))
-        if told := "workload" in measures and len(measures):
+        runs = _text_table(tables / OUTCOME_TABLE, "run", "outcome", "reason")
+        measures = _table(tables / MEASURES)
+        figures = [files for figure in plan.figures if (files := figure_files(folder, f"figures/{name}/{figure}"))]
+        shows_profiled_window = any(load_drawing(figure.name).profiled for figure in figures)
+        scenario_notes = notes(ScenarioTables(tables), shows_profiled_window)
+        advice = None
+        if _have_workloads(measures):
             evidence.append(read_evidence(folder, [name]))
-        advice = advise(evidence[-1]) if told else None
-        scenarios.append(Scenario(name, plan.question, runs, measures, found, said, advice))
-    claims = folder / CLAIMS
-    return Results(
+            advice = advise(evidence[-1])
+        scenarios.append(ScenarioContents(name, plan.question, runs, measures, figures, scenario_notes, advice))
+    runs_of_all = dict.fromkeys(run for scenario in scenarios for run in scenario.runs["run"])
+    claims, claim_tests = None, None
+    if (folder / CLAIMS).exists():
+        claims = _text_table(folder / CLAIMS, "claim", "claim_text", "verdict", "refuted_if")
+        claim_tests = _text_table(folder / CLAIM_TESTS, "claim", "test", "finding")
+    return ReportContents(
         scenarios=scenarios,
-        records=read_records(folder, dict.fromkeys(name for each in scenarios for name in each.runs["run"])),
-        claims=_table(claims, "claim", "claim_text", "verdict", "refuted_if") if claims.exists() else None,
-        claim_tests=_table(folder / CLAIM_TESTS, "claim", "test", "finding") if claims.exists() else None,
-        advice=_advice_of_all(evidence),
+        records=read_records(folder, runs_of_all),
+        claims=claims,
+        claim_tests=claim_tests,
+        advice=_advice_on_all(evidence),
     )
 
 
-def _advice_of_all(evidence: list[Evidence]) -> Recommendations | None:
-    """Of the runs of all scenarios, each once."""
-    runs = {run.run: run for each in reversed(evidence) for run in reversed(each.runs)}
-    ordered = [runs[name] for name in dict.fromkeys(run.run for each in evidence for run in each.runs)]
-    return advise(Evidence(ordered, [each.scenarios[0] for each in evidence])) if ordered else None
+def _have_workloads(measures: pd.DataFrame) -> bool:
+    return "workload" in measures and len(measures) > 0
 
 
-def figure_files(results: Path, place: str) -> FigureFiles | None:
-    """The files of a figure; None if it was not drawn, as of a scenario that cannot run here."""
-    numbers = results / f"{place}.csv"
+def _advice_on_all(evidence: Sequence[Evidence]) -> Recommendations | None:
+    """Return what the runs of all scenarios recommend, each run counted once; None without runs."""
+    runs: dict[str, MeasuredRun] = {}
+    for scenario in evidence:
+        for run in scenario.runs:
+            runs.setdefault(run.run, run)
+    if not runs:
+        return None
+    tables = [scenario.scenarios[0] for scenario in evidence]
+    return advise(Evidence(list(runs.values()), tables))
+
+
+def figure_files(results: Path, path_in_results: str) -> FigureFiles | None:
+    """Return the files of a figure; None if it was not drawn, as of a scenario that cannot run here."""
+    numbers = results / f"{path_in_results}.csv"
     if not numbers.exists():
         return None
-    svg, png = (path if path.exists() else None for path in (results / f"{place}.svg", results / f"{place}.png"))
-    return FigureFiles(numbers.stem, place, svg, png, _table(numbers))
+    svg, png = results / f"{path_in_results}.svg", results / f"{path_in_results}.png"
+    return FigureFiles(
+        name=numbers.stem,
+        path_in_results=path_in_results,
+        svg=svg if svg.exists() else None,
+        png=png if png.exists() else None,
+        numbers=_table(numbers),
+    )
 
 
 def read_records(results: Path, runs: Iterable[str]) -> dict[str, RunRecord]:
@@ -121,10 +151,15 @@ def read_records(results: Path, runs: Iterable[str]) -> dict[str, RunRecord]:
     return {name: read_run(folder) for name, folder in folders.items() if (folder / RUN).exists()}
 
 
-def _table(path: Path, *words: str) -> pd.DataFrame:
-    """Read a CSV file. With `words`, columns that it must have, every cell stays the text that it is."""
-    table = read_checked(path, **({"dtype": str, "keep_default_na": False} if words else {"low_memory": False}))
-    for column in words:
+def _table(path: Path) -> pd.DataFrame:
+    # Read in parts, as by default, a long column can get values of several types.
+    return read_checked(path, low_memory=False)
+
+
+def _text_table(path: Path, *columns: str) -> pd.DataFrame:
+    """Read a CSV file whose cells stay the text that they are; raise `UserError` unless it has these columns."""
+    table = read_checked(path, dtype=str, keep_default_na=False)
+    for column in columns:
         if column not in table:
             raise UserError(f"{path}: no column {column}")
     return table

@@ -1,19 +1,22 @@
 """Tables for readers: of the numbers of a figure, and of all runs; with names in words, suitable units, four digits."""
 
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
+from pandas.api.types import is_bool_dtype, is_number, is_numeric_dtype
 
 from multicard.analysis.runs.notices import notices
 from multicard.core.units import ARGS_PREFIX, heading, number, unit_for, units_of
 from multicard.experiment.config import is_parameter
-from multicard.report.results import Results
+from multicard.report.results import ReportContents
 from multicard.workloads.llm.techniques import TECHNIQUES
 
 DIGITS = 4
-MOST_ROWS = 60  # of a figure's numbers
+MOST_ROWS = 60  # shown below a figure
+# Columns that name a row: a number there is a name, in no unit.
 LABELS = ("series", "configuration")
+BOUNDS = ("_low", "_high")  # how the columns with the bounds of a measure end
 # Measures in the table of runs, as far as the runs have them.
 MEASURES = (
     "devices", "iteration_time_s", "throughput_samples_per_s", "tokens_per_s", "peak_memory_bytes", "mfu", "bound",
@@ -21,74 +24,135 @@ MEASURES = (
 
 
 @dataclass(frozen=True)
-class Table:
-    """A table of text: headings, which columns are numeric, rows, and the values that all rows share."""
+class PageTable:
+    """A table of text, as the template of the page shows it."""
 
     headings: list[str]
-    numeric: list[bool]
+    numeric: list[bool]  # for each column, True if its cells are numbers
     rows: list[list[str]]
-    same: list[tuple[str, str]] = field(default_factory=list)
-    left_out: int = 0
-    intervals: bool = False
-    whole: list[str] = field(default_factory=list)  # names of the rows whose first cells are short
+    same: list[tuple[str, str]] = field(default_factory=list)  # names and values that all rows share, in no column
+    omitted_rows: int = 0  # further rows, which are not shown
+    has_intervals: bool = False  # True if values have their intervals in brackets
+    full_names: list[str] = field(default_factory=list)  # names of the rows, where the first cells abbreviate them
 
 
-def numbers_table(data: pd.DataFrame, most: int = MOST_ROWS) -> Table:
+class _Column(NamedTuple):
+    heading: str
+    is_numeric: bool
+    cells: list[str]
+
+
+def numbers_table(data: pd.DataFrame, most: int = MOST_ROWS) -> PageTable:
     """Turn the CSV of a figure into a table for a reader.
 
     Parameters that all rows share are given once, in `same`. A measure with `_low` and `_high` has them in brackets.
     Empty columns are left out.
     """
-    ends = {f"{name}_{end}" for name in data for end in ("low", "high") if f"{name}_{end}" in data}
-    same, columns = [], []
+    column_names = []
+    same = []
     for name in data:
-        if name in ends or data[name].isna().all():
+        is_bound = name.endswith(BOUNDS) and name.rpartition("_")[0] in data
+        if is_bound or data[name].isna().all():
             continue
-        alike = len(data) > 1 and data[name].nunique(dropna=False) == 1
-        if alike and ((is_parameter(name) and name not in LABELS) or name in ("outcome", "synthetic")):
+        if _is_shared(data, name):
             same.append((in_words(name), cell(name, data[name].iloc[0])))
         else:
-            columns.append(name)
-    shown = data.head(most)
-    parts = [_column(shown, name, ends) for name in columns]
-    return Table(
-        headings=[heading for heading, _, _ in parts],
-        numeric=[numeric for _, numeric, _ in parts],
-        rows=[list(row) for row in zip(*(texts for _, _, texts in parts), strict=True)],
+            column_names.append(name)
+    shown_rows = data.head(most)
+    columns = [_column(shown_rows, name) for name in column_names]
+    rows_of_cells = zip(*(column.cells for column in columns), strict=True)
+    return PageTable(
+        headings=[column.heading for column in columns],
+        numeric=[column.is_numeric for column in columns],
+        rows=[list(row) for row in rows_of_cells],
         same=same,
-        left_out=len(data) - len(shown),
-        intervals=any(f"{name}_low" in ends for name in columns),
+        omitted_rows=len(data) - len(shown_rows),
+        has_intervals=any(f"{name}_low" in data for name in column_names),
     )
 
 
-def run_table(results: Results) -> Table:
-    """One row per run in the order of the scenarios: where it belongs, its outcome and main measures, what to mind."""
-    tables = [each.measures.assign(_scenario=each.name) for each in results.scenarios if len(each.measures)]
-    measures = (
-        pd.concat(tables, ignore_index=True).drop_duplicates("run").set_index("run") if tables else pd.DataFrame()
-    )
-    runs = results.runs.set_index("run")
-    words = {run: "; ".join(notices(row)) for run, row in measures.iterrows()}
+def _is_shared(data: pd.DataFrame, name: str) -> bool:
+    """True if all of several rows have the same value of a parameter, an outcome or whether timings are synthetic."""
+    if len(data) < 2 or data[name].nunique(dropna=False) != 1:
+        return False
+    return name in ("outcome", "synthetic") or is_parameter(name)
+
+
+def _column(data: pd.DataFrame, name: str) -> _Column:
+    values = data[name]
+    is_numeric = is_numeric_dtype(values) and not is_bool_dtype(values)
+    if is_numeric and name not in LABELS and not is_parameter(name):
+        return _measure_column(data, name)
+    return _Column(in_words(name), is_numeric, [cell(name, value) for value in values])
+
+
+def _measure_column(data: pd.DataFrame, name: str) -> _Column:
+    """Return the values of a measure in the unit that suits them, with intervals where `data` has both bounds."""
+    units = units_of(name)
+    factor, unit = unit_for(data[name], units) if units else (1.0, "")
+    words = heading(name, unit)
+    cells = [_scaled(value, factor) for value in data[name]]
+    low, high = f"{name}_low", f"{name}_high"
+    if low in data and high in data:
+        bounds = zip(data[low], data[high], strict=True)
+        brackets = [_brackets(lower, upper, factor) for lower, upper in bounds]
+        cells = [value + bracket for value, bracket in zip(cells, brackets, strict=True)]
+    return _Column(_capitalized(words), True, cells)
+
+
+def _scaled(value: Any, factor: float) -> str:
+    return number(float(value) * factor, DIGITS) if pd.notna(value) else ""
+
+
+def _brackets(low: Any, high: Any, factor: float) -> str:
+    """Return an interval in brackets, after a space; empty where there is none, as of a single repeat."""
+    if pd.isna(low) or low == high:
+        return ""
+    return f" [{_scaled(low, factor)}, {_scaled(high, factor)}]"
+
+
+def run_table(contents: ReportContents) -> PageTable:
+    """Return a row per run in the order of the scenarios: where it belongs, its outcome, main measures and notices."""
+    measures = _measures_by_run(contents)
+    data = _run_data(contents.runs.set_index("run"), measures)
+    names = data.index.to_series()
+    abbreviated_names = names.groupby(data["scenario"]).transform(_abbreviated)
+    unnamed_values = _unnamed_values(measures).reindex(data.index).fillna("")
+    data.insert(0, "run", unnamed_values + abbreviated_names)
+    return replace(numbers_table(data, most=len(data)), full_names=list(names))
+
+
+def _run_data(runs: pd.DataFrame, measures: pd.DataFrame) -> pd.DataFrame:
+    """Return the columns of the table of runs but for their names; all tables have the name of a run as their index."""
     data = pd.DataFrame({"scenario": runs["scenarios"].map(", ".join), "outcome": runs["outcome"]})
     data = data.join(measures.filter(MEASURES))
     data["wall_time_s"] = pd.to_numeric(runs.get("wall_time_s"), errors="coerce")
-    data["notices"] = pd.Series(words, dtype=object).reindex(data.index).replace("", None)
-    names = data.index.to_series()
-    defaults = _unnamed_values(measures).reindex(names.index).fillna("")
-    short = names.groupby(data["scenario"]).transform(_short)
-    data.index = (defaults + short).rename("run")
-    return replace(numbers_table(data.reset_index(), len(data)), whole=list(names))
+    notices_by_run = {run: "; ".join(notices(row)) for run, row in measures.iterrows()}
+    data["notices"] = pd.Series(notices_by_run, dtype=object).reindex(data.index).replace("", None)
+    return data
+
+
+def _measures_by_run(contents: ReportContents) -> pd.DataFrame:
+    """Return the measures of all scenarios, each run once, with its first `_scenario`; empty without any."""
+    tables = [
+        scenario.measures.assign(_scenario=scenario.name) for scenario in contents.scenarios if len(scenario.measures)
+    ]
+    if not tables:
+        return pd.DataFrame()
+    return pd.concat(tables, ignore_index=True).drop_duplicates("run").set_index("run")
 
 
 def _unnamed_values(measures: pd.DataFrame) -> pd.Series:
-    """Words that tell a run from others of its scenario and that its id leaves out, as it does with defaults."""
+    """Return, by run, the values that distinguish it in its scenario and that its id leaves out, as it does defaults.
+
+    Each value has a space after it. A run whose id says all has an empty text.
+    """
     words = pd.Series("", measures.index, dtype=object)
     if measures.empty:
         return words
     for _, runs in measures.groupby("_scenario", sort=False):
         for name in runs:
-            is_text = is_parameter(name) and runs[name].map(lambda value: isinstance(value, str)).any()
-            if not is_text or runs[name].nunique() < 2:
+            if not is_parameter(name) or not _has_text(runs[name]) or runs[name].nunique() < 2:
                 continue
             for run, value in runs[name].dropna().items():
                 if str(value) not in str(run).split("_"):
@@ -96,43 +160,29 @@ def _unnamed_values(measures: pd.DataFrame) -> pd.Series:
     return words
 
 
-def _short(names: pd.Series) -> list[str]:
-    """Ids of runs without the parts that all have in common.
+def _has_text(column: pd.Series) -> bool:
+    return any(isinstance(value, str) for value in column)
 
-    >>> _short(pd.Series(["vision_cpu1_fp32_r1", "vision_cpu2_fp32_r1"]))
+
+def _abbreviated(names: pd.Series) -> list[str]:
+    """Return ids of runs without the parts that all have in common.
+
+    >>> _abbreviated(pd.Series(["vision_cpu1_fp32_r1", "vision_cpu2_fp32_r1"]))
     ['cpu1', 'cpu2']
     """
-    parts = [name.split("_") for name in names]
-    common = set.intersection(*map(set, parts))
-    return [
-        " ".join(part for part in own if part not in common) or name for name, own in zip(names, parts, strict=True)
-    ]
+    parts_of_names = [name.split("_") for name in names]
+    common_parts = set.intersection(*map(set, parts_of_names))
+    abbreviated = []
+    for name, parts in zip(names, parts_of_names, strict=True):
+        distinctive = " ".join(part for part in parts if part not in common_parts)
+        abbreviated.append(distinctive or name)
+    return abbreviated
 
 
 def nothing_to_show(data: pd.DataFrame) -> str | None:
-    """Why a figure is empty, by its CSV; None if it is not."""
-    return str(data["nothing_to_show"].iloc[0]) if list(data) == ["nothing_to_show"] and len(data) else None
-
-
-def _column(data: pd.DataFrame, name: str, ends: set[str]) -> tuple[str, bool, list[str]]:
-    """Heading of a column, whether it is numeric, and its cells."""
-    values = data[name]
-    numeric = pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_bool_dtype(values)
-    if is_parameter(name) or name in LABELS or not numeric:
-        return in_words(name), numeric, [cell(name, value) for value in values]
-    units = units_of(name)
-    factor, unit = (1.0, "") if units is None else unit_for(values, units)
-    words = heading(name, unit)
-
-    def shown(value: Any) -> str:
-        return number(float(value) * factor, DIGITS) if pd.notna(value) else ""
-
-    texts = [shown(value) for value in values]
-    if {f"{name}_low", f"{name}_high"} <= ends:
-        bounds = zip(data[f"{name}_low"], data[f"{name}_high"], strict=True)
-        brackets = [f" [{shown(low)}, {shown(high)}]" if shown(low) and low != high else "" for low, high in bounds]
-        texts = [text + bracket for text, bracket in zip(texts, brackets, strict=True)]
-    return words[:1].upper() + words[1:], True, texts
+    """Return why a figure is empty, by its CSV; None if it is not."""
+    is_empty = list(data) == ["nothing_to_show"] and len(data) > 0
+    return str(data["nothing_to_show"].iloc[0]) if is_empty else None
 
 
 def in_words(name: str) -> str:
@@ -142,18 +192,28 @@ def in_words(name: str) -> str:
     ('Out of memory', 'CUDA API', 'Speed-up')
     """
     words = heading(name)
-    return words if name.startswith(ARGS_PREFIX) else words[:1].upper() + words[1:]
+    is_users_own = name.startswith(ARGS_PREFIX)
+    return words if is_users_own else _capitalized(words)
+
+
+def _capitalized(words: str) -> str:
+    """Return words with a capital first, and all others as they are.
+
+    >>> _capitalized("iteration time (ms)")
+    'Iteration time (ms)'
+    """
+    return words[:1].upper() + words[1:]
 
 
 def cell(column: str, value: Any) -> str:
-    """Show a value of any kind; empty where there is none."""
+    """Return a value of any type as text; empty where there is none."""
     if value is None or (not isinstance(value, str) and pd.isna(value)):
         return ""
     if column == "technique":
         return TECHNIQUES[str(value)].label if str(value) in TECHNIQUES else str(value)
     if column == "outcome":
         return str(value).replace("_", " ")
-    if isinstance(value, str | bool) or not pd.api.types.is_number(value):
+    if isinstance(value, str | bool) or not is_number(value):
         return str(value)
     # Numbers of parameters are names as well: a seed of 1234 has no comma.
     return f"{value:g}" if is_parameter(column) else number(float(value), DIGITS)
