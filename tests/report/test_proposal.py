@@ -18,7 +18,7 @@ from multicard.analysis.choice.applied import Request
 from multicard.api.results import read_results
 from multicard.cli import main
 from multicard.core.text import without_escapes
-from multicard.report.proposal_page import check_markdown
+from multicard.report.proposal.document import check_markdown
 
 RATES = {1: 100.0, 2: 190.0, 4: 340.0}  # images per second: 95% and 85% efficient
 BATCH = 64

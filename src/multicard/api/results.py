@@ -35,8 +35,8 @@ from multicard.papers.claims import SHIPPED, read_claims
 from multicard.papers.judge import judge
 from multicard.papers.tables import claims_table
 from multicard.report.assemble import Drawn, check_free, draw, measure
-from multicard.report.proposal import propose
-from multicard.report.proposal_page import write_proposal
+from multicard.report.proposal.document import write_proposal
+from multicard.report.proposal.propose import propose
 from multicard.report.results import Plan, read_records
 
 

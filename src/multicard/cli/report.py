@@ -88,7 +88,7 @@ def print_proposal(arguments: argparse.Namespace, stated: Mapping[str, Any]) -> 
     """Write the page for an application, and print its files."""
     from multicard import read_results
     from multicard.analysis.choice.applied import Request
-    from multicard.report.proposal_page import check_markdown
+    from multicard.report.proposal.document import check_markdown
 
     check_markdown(arguments.proposal)
     refuse_unwritable("--proposal", arguments.proposal)

@@ -1,0 +1,125 @@
+"""The page for an application for computing time, from what was measured.
+
+The answer first: what is requested, then the evidence. What was not measured is left out, or the page says so.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import pandas as pd
+
+from multicard.analysis.choice.applied import (
+    Request,
+    other_series,
+    proposed_choice,
+    proposed_job,
+    scaling_of,
+    series_of,
+)
+from multicard.analysis.choice.choices import outcomes_of
+from multicard.analysis.choice.next_steps import doubts
+from multicard.analysis.evidence import Configuration, Evidence
+from multicard.analysis.scaling.speedup import BASELINE_DIFFERS, scaling_of_runs
+from multicard.core.text import counted
+from multicard.report.environment import environment
+from multicard.report.proposal.application import Application, measured_nodes, shown_speedup
+from multicard.report.proposal.document import Proposal
+from multicard.report.proposal.facts import job_section, machine_section, measurement_section, training_words
+from multicard.report.proposal.tables import SeriesByScaling, resources_section, scaling_sections, step_section
+from multicard.runs.record import RunRecord
+from multicard.stats.interval import Interval, interval_columns
+
+
+def propose(
+    evidence: Evidence, records: Mapping[str, RunRecord], request: Request, source: Sequence[tuple[str, str]]
+) -> Proposal:
+    """Return the page of the job that most runs measured.
+
+    `records`: by run. `request`: what is applied for. `source`: facts about where the measurements are kept.
+    Raises `UserError` if no throughput is known, or nothing was measured on the devices or of the work that is applied
+    for.
+    """
+    job, other_jobs = proposed_job(evidence)
+    choice, reason = proposed_choice(job, request)
+    application = Application(job, choice, request)
+    scaling_by_run = scaling_of_runs(evidence.scenarios)
+    choices = series_of(job, choice)
+    scaling = scaling_of(choices, scaling_by_run)
+    series = {scaling: choices, **other_series(job, choices, scaling_by_run)}
+    completed = choice.configuration.completed
+    records_of_choice = [records[run.run] for run in completed if run.run in records]
+    steps = evidence.table("steps").get(completed[0].run)
+    is_synthetic = any(run.synthetic for run in evidence.runs)
+    return Proposal(
+        title=f"Computing time for {training_words(application)}{' (synthetic timings)' if is_synthetic else ''}",
+        request=application.sentence(),
+        reason=reason,
+        sections=[
+            job_section(application, records_of_choice),
+            machine_section(application, records_of_choice),
+            *scaling_sections(application, series),
+            step_section(application, evidence),
+            resources_section(application, scaling, choices),
+            measurement_section(application, records_of_choice, steps, source),
+        ],
+        caveats=_caveats(application, records_of_choice, other_jobs, is_synthetic),
+        speedups=_speedup_points(series, job.device),
+    )
+
+
+def _caveats(
+    application: Application, records: Sequence[RunRecord], other_jobs: Sequence[str], is_synthetic: bool
+) -> list[str]:
+    """Return what could change the answer, in sentences."""
+    job = application.job
+    caveats = []
+    if is_synthetic:
+        caveats.append("Synthetic timings: no machine takes these times.")
+    if not application.is_on_gpus:
+        caveats.append("Measured on CPU processes, which says nothing about GPUs.")
+    nodes, had_nodes = application.nodes(application.choice), measured_nodes(application.configuration)
+    if nodes and nodes != had_nodes:
+        caveats.append(f"Measured on {counted(had_nodes, 'node')}, applied for on {nodes}: that was not measured.")
+    mixed = environment(records).mixed
+    if mixed:
+        caveats.append(f"The repeats ran on {mixed}.")
+    for configuration in job.lost:
+        if _settings(configuration) == _settings(application.configuration):
+            caveats.append(f"On {job.on(configuration['devices'])}: {outcomes_of(configuration)}.")
+    doubt = doubts(job)
+    is_more_than_repeats = ";" in doubt
+    if is_more_than_repeats or doubt.startswith("1 repeat"):
+        caveats.append(f"{doubt[:1].upper()}{doubt[1:]}.")
+    if other_jobs:
+        caveats.append(f"The results hold other jobs, too: {'; '.join(other_jobs)}.")
+    return caveats
+
+
+def _settings(configuration: Configuration) -> tuple[object, ...]:
+    """Return a key that is equal for configurations that differ at most in `BASELINE_DIFFERS` and in where they ran."""
+    # A run that was killed may have left no record of its machine and versions.
+    _machine, _versions, *settings = configuration.rest(BASELINE_DIFFERS)
+    return tuple(settings)
+
+
+def _speedup_points(series: SeriesByScaling, device: str) -> pd.DataFrame:
+    """Return `Proposal.speedups`: for each kind of scaling, the fastest choice on each number of devices."""
+    points = []
+    for scaling, choices in sorted(series.items()):
+        fastest: dict[int, Interval] = {}
+        # A faster choice replaces a slower one on as many devices.
+        for choice in sorted(choices, key=lambda choice: choice.rate.value):
+            speedup = shown_speedup(choice)
+            if speedup is not None:
+                fastest[choice.devices] = speedup
+        for devices, speedup in sorted(fastest.items()):
+            point = {
+                "series": f"{scaling} scaling",
+                "devices": devices,
+                "repeats": speedup.repeats,
+                **interval_columns("speedup", speedup),
+                "device": device,
+            }
+            points.append(point)
+    columns = ["series", "devices", "repeats", "speedup", "speedup_low", "speedup_high", "device"]
+    measures = ["speedup", "speedup_low", "speedup_high"]
+    return pd.DataFrame(points, columns=columns).astype(dict.fromkeys(measures, float))
