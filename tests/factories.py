@@ -14,7 +14,6 @@ not make: a run directory with every step is written by `script_runs.write_run`,
 `recorded_runs.add_run`.
 """
 
-import itertools
 import json
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,17 +27,20 @@ import pyarrow as pa
 from pydantic_core import to_jsonable_python
 
 from multicard.analysis.choice.recommend import as_markdown
-from multicard.analysis.evidence import Evidence, MeasuredRun, read_evidence
 from multicard.analysis.runs.breakdown import complete_breakdowns
 from multicard.analysis.runs.measures import MEASURES_OF
 from multicard.analysis.runs.per_run import trace_shares
 from multicard.analysis.runs.step_parts import StepPart
 from multicard.analysis.scaling.speedup_tables import add_scaling
-from multicard.analysis.scenario_tables import SCHEMAS, ScenarioTables, store
 from multicard.core.files import write_json
 from multicard.core.layout import RUN
 from multicard.core.text import without_escapes
 from multicard.experiment.workload import WORKLOADS, parameters_of
+from multicard.results.configuration import MeasuredRun
+from multicard.results.gathering import store
+from multicard.results.provenance import as_cells, provenance_of
+from multicard.results.results import Results
+from multicard.results.tables import RUNS_INFO, SCHEMAS, ScenarioTables, with_run
 from multicard.runs.parameters import JobParameters, as_columns, run_id
 from multicard.runs.record import RunRecord
 
@@ -104,9 +106,9 @@ def tuning_runs(iteration_time_s: float, factors: Sequence[float] = STEADY, **co
     return [{"parameters": 8_030_000_000, **repeat} for repeat in repeats_of(row | measures | columns, factors)]
 
 
-def make_results(folder: Path, *scenarios: Iterable[Row], **options: Any) -> Evidence:
+def make_results(folder: Path, *scenarios: Iterable[Row], **options: Any) -> Results:
     """Return the results of scenarios with these runs, read from `folder`; see `write_results`."""
-    return read_evidence(write_results(folder, *scenarios, **options))
+    return Results.read(write_results(folder, *scenarios, **options))
 
 
 def write_results(
@@ -142,15 +144,21 @@ def write_results(
         place.mkdir(parents=True)
         rows_of[place] = [_measures_row(row) for row in scenario]
         ids += [row["run"] for row in rows_of[place]]
-    if recorded:
-        for row in itertools.chain(*stated):
-            _write_record(folder / "runs", _parameters(row), gpu, nodes, source, processor)
     for name, rows in (tables or {}).items():
-        schema = pa.schema([("run", pa.string()), *SCHEMAS[name]])
+        schema = with_run(SCHEMAS[name])
         complete_rows = [{**dict.fromkeys(schema.names), **row, "run": ids[row["at"]]} for row in rows]
         store({name: pa.Table.from_pylist(complete_rows, schema)}, folder / "scenarios" / "s0")
+    for number, scenario in enumerate(stated if recorded else []):
+        records = [_record(_parameters(row), gpu, nodes, source, processor) for row in scenario]
+        for record in records:
+            write_run(folder / "runs", record)
+        if RUNS_INFO not in (tables or {}) or number > 0:
+            info = [{"run": record.run, **as_cells(provenance_of(record))} for record in records]
+            table = pa.Table.from_pylist(info, with_run(SCHEMAS[RUNS_INFO]))
+            store({RUNS_INFO: table}, folder / "scenarios" / f"s{number}")
     for place, rows in rows_of.items():
-        measures = add_scaling(pd.DataFrame(complete_breakdowns(rows, trace_shares(ScenarioTables(place)))))
+        traced = Results(pd.DataFrame(columns=["run"]), scenarios=(ScenarioTables(place),))
+        measures = add_scaling(pd.DataFrame(complete_breakdowns(rows, trace_shares(traced))))
         measures.to_csv(place / "measures.csv", index=False)
         measures[["run", "outcome", "reason"]].to_csv(place / "runs.csv", index=False)
     return folder
@@ -190,11 +198,9 @@ def _step_shares(row: Row) -> Row:
     return {StepPart(name).column: share for name, share in shares.items()}
 
 
-def _write_record(
-    runs: Path, parameters: JobParameters, gpu: Row | None, nodes: Sequence[int], source: str, processor: str
-) -> None:
+def _record(parameters: JobParameters, gpu: Row | None, nodes: Sequence[int], source: str, processor: str) -> RunRecord:
     gpus = [gpu] * 4 if gpu else []
-    record = make_run(
+    return make_run(
         parameters,
         hardware={"gpus": gpus, "processor": processor, "logical_cpus": 128},
         versions={"torch": "2.11.0"},
@@ -202,19 +208,18 @@ def _write_record(
         data={"source": source},
         ranks=[{"rank": rank, "binding": {"numa_nodes": [node]}} for rank, node in enumerate(nodes)],
     )
-    write_run(runs, record)
 
 
-def with_provenance(results: Evidence, **of_run: Callable[[MeasuredRun], Any]) -> Evidence:
+def with_provenance(results: Results, **of_run: Callable[[MeasuredRun], Any]) -> Results:
     """Return the same results with fields of each run's provenance as these functions of the run give them."""
-    runs = []
+    provenances = {}
     for run in results.runs:
         fields = {name: field(run) for name, field in of_run.items()}
-        runs.append(replace(run, provenance=replace(run.provenance, **fields)))
-    return replace(results, runs=runs)
+        provenances[run.run] = replace(run.provenance, **fields)
+    return replace(results, provenances=provenances)
 
 
-def recommendations(results: Evidence, verbose: bool = True) -> str:
+def recommendations(results: Results, verbose: bool = True) -> str:
     """Return the recommendations from these results as a reader of the rendered Markdown sees them."""
     return without_escapes(as_markdown(results, verbose))
 

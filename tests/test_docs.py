@@ -9,7 +9,6 @@ import pytest
 
 from conftest import ROOT
 from multicard.analysis.runs.measures import MEASURES, outcome_table
-from multicard.analysis.scenario_tables import SCHEMAS
 from multicard.core.layout import EPOCH_COLUMNS, OUTCOMES, STEP_COLUMNS
 from multicard.core.reasons import WORDINGS
 from multicard.experiment.figures import FIGURES
@@ -17,6 +16,7 @@ from multicard.experiment.parameters_page import page as parameters_page
 from multicard.figures.__main__ import page
 from multicard.figures.catalog import load_drawing
 from multicard.papers.tables import COLUMNS, TEST_COLUMNS
+from multicard.results.tables import SCHEMAS
 from multicard.runs.page import page as record_page
 from multicard.trace.tables import ACTIVITIES
 

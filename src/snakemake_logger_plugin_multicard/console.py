@@ -121,7 +121,7 @@ class Console:
             self._progress.end(run, time.monotonic())
             self._line(f"{self._name(run, self._progress.ended)}: {self._wording.outcome(run)}")
         elif job.rule == DRAW_FIGURES:
-            self._print_headline(job.wildcards["scenario"])
+            self._print_answer(job.wildcards["scenario"])
 
     def job_failed(self, numbers: Sequence[int], logs: Sequence[str], message: str | None) -> None:
         """Print why jobs failed together, and whether they are tried again.
@@ -175,18 +175,18 @@ class Console:
         if not self._has_begun:
             self._line("Nothing to be done: the results are there")
         for scenario in self._matrix.scenarios:
-            self._print_headline(scenario)
+            self._print_answer(scenario)
         with suppress(UserError):  # not all was asked for
             print_results(self._matrix.experiment, _near(self._config))
 
-    def _print_headline(self, scenario: str) -> None:
-        """Print the result of a scenario, once."""
+    def _print_answer(self, scenario: str) -> None:
+        """Print the answer of a scenario, once."""
         if scenario in self._shown_scenarios:
             return
-        headline = self._wording.headline(scenario)
-        if headline is not None:
+        answer = self._wording.answer(scenario)
+        if answer is not None:
             self._shown_scenarios.add(scenario)
-            self._line(headline)
+            self._line(answer)
 
     def _line(self, text: str) -> None:
         """Print a line that stays, unless only errors are printed."""

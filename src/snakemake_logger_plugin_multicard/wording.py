@@ -5,11 +5,12 @@ from pathlib import Path
 from multicard.archive.matrix import Matrix
 from multicard.core.errors import UserError
 from multicard.core.files import read_json
-from multicard.core.layout import HEADLINE, LOG, RUN, STEPS
+from multicard.core.layout import ANSWER, LOG, RUN, STEPS
 from multicard.core.reasons import describe_reason
 from multicard.core.units import ARGS_PREFIX, SECONDS, with_unit
 from multicard.experiment.estimate import estimate_cost
 from multicard.experiment.read_run import read_run_if_any
+from multicard.experiment.wording import setting
 from multicard.launch.judge import measured_steps
 
 
@@ -43,12 +44,11 @@ class Wording:
         arguments = getattr(p, "args", {})
         words = [name]
         for parameter in scenario.varied:
-            argument = parameter.removeprefix(ARGS_PREFIX)
-            value = getattr(p, parameter, arguments.get(argument))
-            words.append(f"{argument}={value}")
+            value = getattr(p, parameter, arguments.get(parameter.removeprefix(ARGS_PREFIX)))
+            words.append(setting(parameter, value))
         if scenario.repeats > 1:
             words.append(f"repeat {p.repeat}")
-        return f"run {position} of {total}: {' '.join(words)}"
+        return f"run {position} of {total}: {', '.join(words)}"
 
     def outcome(self, run: str) -> str:
         """Return the time of a step of a completed run, or why the run did not complete and where its log is."""
@@ -65,15 +65,16 @@ class Wording:
         measured = measured_steps(folder / STEPS)
         return "completed" if measured is None else f"{with_unit(measured.step_s, SECONDS)} per step"
 
-    def headline(self, scenario: str) -> str | None:
-        """Return the result of a scenario, with the figure that shows it; None if it has no result yet."""
-        file = self._folder / "scenarios" / scenario / HEADLINE
+    def answer(self, scenario: str) -> str | None:
+        """Return the answer of a scenario, with the figure that shows it; None if it has none yet."""
+        file = self._folder / "scenarios" / scenario / ANSWER
         if not file.is_file():
             return None
-        headline = read_json(file)
+        answer = read_json(file)
         figures = self._matrix.figures().get(scenario, [])
-        by_relevance = ["speedup", *(f"gain_{parameter}" for parameter in headline["varied"]), *figures]
-        figure = next((name for name in by_relevance if headline["value"] and name in figures), None)
-        path = self._folder / "figures" / scenario / f"{figure}.png"
-        shown_in = f" → {path}" if path.exists() else ""
-        return f"{scenario}: {headline['words']}{shown_in}"
+        shown_in = ""
+        if answer["rows"] and figures:
+            figure = answer["figure"] if answer["figure"] in figures else figures[0]
+            path = self._folder / "figures" / scenario / f"{figure}.png"
+            shown_in = f" → {path}" if path.exists() else ""
+        return f"{scenario}: {answer['sentence']}{shown_in}"

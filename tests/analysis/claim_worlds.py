@@ -6,20 +6,20 @@ from typing import Any
 
 from conftest import ROOT
 from factories import SCATTERED, STEADY, Row, make_results, tuning_runs, vision_runs
-from multicard.analysis.evidence import Evidence
 from multicard.papers.claims import read_claims
 from multicard.papers.judge import JudgedClaim, judge
+from multicard.results.results import Results
 
 CLAIMS = read_claims(ROOT / "resources" / "claims.yaml")
 Experiment = tuple[list[list[Row]], dict[str, list[Row]]]
 
 
-def verdict_on(claim: str, evidence: Evidence) -> JudgedClaim:
+def verdict_on(claim: str, evidence: Results) -> JudgedClaim:
     [judged] = judge([each for each in CLAIMS if each.id == claim], evidence)
     return judged
 
 
-def evidence_of(folder: Path, experiment: Experiment, **others: Any) -> Evidence:
+def results_of(folder: Path, experiment: Experiment, **others: Any) -> Results:
     scenarios, tables = experiment
     return make_results(folder, *scenarios, tables=tables, **others)
 

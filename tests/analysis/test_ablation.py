@@ -9,11 +9,11 @@ from figures.measured import gathered, measured
 from multicard.analysis.ablation import as_table, cost_lines, costs, not_measured, with_loading
 from multicard.analysis.choice.choices import choices
 from multicard.analysis.choice.recommend import advise, as_markdown
-from multicard.analysis.evidence import Evidence, evidence_of
 from multicard.analysis.runs.notices import notices
 from multicard.analysis.runs.step_parts import StepPart
 from multicard.analysis.scaling.headline import headline
-from multicard.analysis.scenario_tables import ScenarioTables
+from multicard.results.results import Results
+from multicard.results.tables import ScenarioTables
 
 # Seconds per step of two repeats, by devices and what is left out; the second is slower in all by about a fifth.
 STEPS = {
@@ -40,11 +40,11 @@ def tables(tmp_path: Path) -> ScenarioTables:
 
 
 @pytest.fixture
-def evidence(tables: ScenarioTables) -> Evidence:
-    return evidence_of(tables)
+def evidence(tables: ScenarioTables) -> Results:
+    return Results.read_scenario(tables)
 
 
-def test_costs_are_ratios_of_rates_and_what_they_save(evidence: Evidence) -> None:
+def test_costs_are_ratios_of_rates_and_what_they_save(evidence: Results) -> None:
     table = as_table(costs(evidence)).set_index(["devices", "without"])
     expected = {(1, "loading"): 2.5, (2, "communication"): 2.0, (2, "loading and communication"): 10.0}
     for where, ratio in expected.items():
@@ -56,7 +56,7 @@ def test_costs_are_ratios_of_rates_and_what_they_save(evidence: Evidence) -> Non
     assert len(table) == 4
 
 
-def test_words_say_what_costs_time_and_what_does_not_and_how_many_workers_are_enough(evidence: Evidence) -> None:
+def test_words_say_what_costs_time_and_what_does_not_and_how_many_workers_are_enough(evidence: Results) -> None:
     one, two = cost_lines(costs(evidence))
     assert "without loading 2.5" in one and "loading costs 60% of the time" in one
     # Three workers together take 15 ms to load what a step of 20 ms needs, so one of them takes 45 ms.
@@ -77,7 +77,7 @@ def test_loading_and_training_together_take_what_an_a100_took(alone: float, synt
     assert low <= 1 / real <= high
 
 
-def test_what_was_measured_counts_in_advice_in_place_of_shares(evidence: Evidence) -> None:
+def test_what_was_measured_counts_in_advice_in_place_of_shares(evidence: Results) -> None:
     said = as_markdown(evidence, verbose=False)
     assert "What parts cost, measured: 2 CPU processes" in said
     assert "data loading; about" not in said
@@ -91,7 +91,7 @@ def test_what_was_measured_counts_in_advice_in_place_of_shares(evidence: Evidenc
 ON_GPU = {"none": (0.050, 0.060), "loader": (0.040, 0.048), "host": (0.020 * 1.01, 0.024 / 1.01)}
 
 
-def on_gpu(folder: Path, **of_host: object) -> Evidence:
+def on_gpu(folder: Path, **of_host: object) -> Results:
     rows = [
         {
             "command": ["train.py"], "device": "cuda", "ablate": part, "repeat": repeat, "iteration_time_s": step_s,
@@ -109,7 +109,7 @@ def on_gpu(folder: Path, **of_host: object) -> Evidence:
         "overlapped_s": 0.0, "exposed_communication_s": 0.0, "idle_s": 0.3, "idle_launching_s": 0.25,
         "idle_host_elsewhere_s": 0.05,
     }  # fmt: skip
-    return evidence_of(gathered(folder, found, timeline=[{"run": run, **trace} for run in found["run"]]))
+    return Results.read_scenario(gathered(folder, found, timeline=[{"run": run, **trace} for run in found["run"]]))
 
 
 def test_what_the_host_costs_is_part_of_the_time_without_loading(tmp_path: Path) -> None:
@@ -139,9 +139,7 @@ def test_where_a_step_needs_the_host_its_share_by_the_trace_is_told_and_not_as_m
     assert "what the host's work costs was not measured" in as_markdown(evidence, verbose=False)
 
 
-def test_runs_that_trained_nothing_are_marked_and_count_nowhere_else(
-    tables: ScenarioTables, evidence: Evidence
-) -> None:
+def test_runs_that_trained_nothing_are_marked_and_count_nowhere_else(tables: ScenarioTables, evidence: Results) -> None:
     assert set(tables.measures["ablate"]) == {"none"} and len(tables.measures) == 4
     assert len(tables.completed) == 4 and len(tables.ablated) == 8
     assert {each["ablate"] for each in evidence.configurations} == {"none"}
@@ -153,7 +151,7 @@ def test_runs_that_trained_nothing_are_marked_and_count_nowhere_else(
 
 def test_without_such_runs_nothing_is_said(tmp_path: Path) -> None:
     rows = [{"command": ["train.py"], "devices": each, "iteration_time_s": 0.1} for each in (1, 2)]
-    found = costs(evidence_of(gathered(tmp_path, measured("script", *rows))))
+    found = costs(Results.read_scenario(gathered(tmp_path, measured("script", *rows))))
     assert found == [] and cost_lines(found) == [] and as_table(found).empty
 
 
@@ -168,7 +166,7 @@ def advised(folder: Path, parts: dict[str, float], ablate: str, *times: tuple[fl
         for repeat, both in enumerate(times, 1)
         for part, step_s in zip(("none", ablate), both, strict=True)
     ]  # fmt: skip
-    evidence = evidence_of(gathered(folder / "scenarios/mine", measured("script", *rows)))
+    evidence = Results.read_scenario(gathered(folder / "scenarios/mine", measured("script", *rows)))
     [job] = advise(evidence).jobs
     return [text for label, text in job.points if label == "Try next"]
 

@@ -1,45 +1,42 @@
-"""The order of what is recommended for a job, and which of it is an answer."""
+"""The order of what is recommended for a job, and which of it answers what was compared."""
 
 import pytest
 
-from multicard.analysis.choice.advice import NO_THROUGHPUT, JobAdvice
+from multicard.analysis.answer import CHANGE, HOW_MANY, NEXT, NO_THROUGHPUT, WHERE, WHICH, Answer
+from multicard.analysis.choice.advice import JobAdvice
 
-HOW_MANY, WHICH, CHANGE = "How many devices", "Which configuration", "If you may change"
+TWICE = Answer(HOW_MANY, "2×")
+UNKNOWN = Answer(HOW_MANY, "not known: one count")
+WITHOUT_RATES = Answer(HOW_MANY, NO_THROUGHPUT)
+FASTEST, OTHER_FASTEST = Answer(WHICH, "a"), Answer(WHICH, "b")
+CHANGED = Answer(CHANGE, "c")
+STEP = Answer(WHERE, "h")
+
+
+def test_the_first_screen_has_one_answer_to_each_question_that_was_compared() -> None:
+    trial = Answer(NEXT, "i")
+    advice = JobAdvice("job", "about", ((TWICE,), (FASTEST, OTHER_FASTEST), (CHANGED,)), (STEP, trial))
+    assert advice.first_screen == [TWICE, FASTEST, CHANGED, STEP, trial]
+    assert advice.more == [OTHER_FASTEST]
+    assert advice.answers == [*advice.first_screen, *advice.more]
 
 
 @pytest.mark.parametrize(
-    ("has_speedups", "first", "more"),
+    ("compared", "others", "sentences"),
     [
-        (True, [HOW_MANY, WHICH, CHANGE], [WHICH, CHANGE, CHANGE]),
-        (False, [WHICH, CHANGE, HOW_MANY], [WHICH, CHANGE, CHANGE]),
+        pytest.param(((TWICE,), (FASTEST, OTHER_FASTEST)), (), ["2×.", "A."], id="the first answer to each question"),
+        pytest.param(((FASTEST,), (CHANGED,)), (), ["A.", "If you may change c."], id="a change is named as such"),
+        pytest.param(((FASTEST,), (UNKNOWN,)), (), ["A."], id="an unknown answer is left out beside a known one"),
+        pytest.param(((UNKNOWN,),), (STEP,), ["Not known: one count."], id="an unknown answer alone is told"),
+        pytest.param(((WITHOUT_RATES,),), (STEP,), ["h."], id="without rates the step is the answer"),
+        pytest.param(
+            ((WITHOUT_RATES,),), (), ["Not known: no completed run says its throughput."], id="neither rates nor a step"
+        ),
+        pytest.param((), (STEP,), ["h."], id="with nothing compared the step is the answer"),
+        pytest.param((), (), [], id="nothing is known"),
     ],
 )
-def test_the_number_of_devices_comes_first_where_it_was_varied(
-    has_speedups: bool, first: list[str], more: list[str]
+def test_sentences_answer_what_was_compared(
+    compared: tuple[tuple[Answer, ...], ...], others: tuple[Answer, ...], sentences: list[str]
 ) -> None:
-    advice = JobAdvice(
-        "job", "about", has_speedups, how_many="2×", which=["a", "b"], changes=["c", "d", "e"],
-        costs=["f"], unmeasured_host_work=["g"], step="h", next_steps=["i", "j"], doubt="k",
-    )  # fmt: skip
-    other = ["What parts cost, measured", "The host's work", "Where the step goes", "Try next", "Try next", "How sure"]
-    assert [label for label, _ in advice.points] == first + other
-    assert [label for label, _ in advice.more] == more
-    assert [text for _, text in advice.other_points] == ["f", "g", "h", "i", "j", "k"]
-
-
-@pytest.mark.parametrize(
-    ("advice", "answers"),
-    [
-        (JobAdvice("job", "about", True, how_many="2×", which=["a", "b"]), ["2×.", "A."]),
-        (JobAdvice("job", "about", which=["a"], changes=["c"]), ["A.", "If you may change c."]),
-        # An unknown answer is left out beside a known one.
-        (JobAdvice("job", "about", how_many="not known: one count", which=["a"]), ["A."]),
-        (JobAdvice("job", "about", how_many="not known: one count", step="h"), ["Not known: one count."]),
-        # Where no rate is known, the step is the answer.
-        (JobAdvice("job", "about", how_many=NO_THROUGHPUT, step="h"), ["h."]),
-        (JobAdvice("job", "about", step="h"), ["h."]),
-        (JobAdvice("job", "about"), []),
-    ],
-)
-def test_answers_are_those_to_what_was_compared(advice: JobAdvice, answers: list[str]) -> None:
-    assert advice.answers == answers
+    assert JobAdvice("job", "about", compared, others).sentences == sentences

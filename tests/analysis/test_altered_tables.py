@@ -8,8 +8,6 @@ import pytest
 
 from conftest import refusal
 from multicard.analysis.outputs import write_scenario
-from multicard.analysis.runs.run_files import RunFiles
-from multicard.analysis.scenario_tables import ScenarioTables, tables_of
 from multicard.api.results import read_results
 from multicard.archive.pack import pack
 from multicard.archive.whole import check_files
@@ -17,6 +15,9 @@ from multicard.core.files import read_json, write_json
 from multicard.core.layout import ARCHIVED_TABLES
 from multicard.experiment.load import check
 from multicard.report.results import Plan, read_contents
+from multicard.results.gathering import tables_of
+from multicard.results.run_files import RunFiles
+from multicard.results.tables import ScenarioTables
 from multicard.trace.extract import write_tables
 from multicard.trace.tables import ACTIVITIES, ActivityTables
 from script_runs import configuration, parameters_of_all, write_run

@@ -17,8 +17,8 @@ from factories import (
 from multicard.analysis.bottlenecks.bottlenecks import BottleneckReport, report_of
 from multicard.analysis.bottlenecks.options import untried
 from multicard.analysis.choice.recommend import as_markdown
-from multicard.analysis.evidence import Evidence
 from multicard.analysis.runs.per_run import trace_shares
+from multicard.results.results import Results
 from multicard.trace.idle import CAUSES
 
 SCRIPT = {"workload": "script", "command": ["train.py"], "device": "cuda"}
@@ -36,16 +36,16 @@ def timeline(of: int, span: float = 1.0, **shares: float) -> Row:
     return {"at": of, "process": 1, "device": 0, "scope": "steps", "step": None} | seconds
 
 
-def report(evidence: Evidence) -> BottleneckReport:
+def report(evidence: Results) -> BottleneckReport:
     [configuration] = evidence.configurations
     return report_of(configuration, evidence.per_run(trace_shares).to_dict("index"))
 
 
-def held_back(evidence: Evidence) -> list[tuple[str, float]]:
+def held_back(evidence: Results) -> list[tuple[str, float]]:
     return [(each.name, pytest.approx(each.share, abs=1e-6)) for each in report(evidence).bottlenecks]
 
 
-def one(folder: Path, measures: dict[str, Any] | None = None, **shares: float) -> Evidence:
+def one(folder: Path, measures: dict[str, Any] | None = None, **shares: float) -> Results:
     """Three repeats of a configuration with known shares."""
     rows = vision_runs(100, factors=(1.0, 1.0, 1.0), devices=4, **(measures or {}))
     return make_results(

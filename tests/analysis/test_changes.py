@@ -13,7 +13,8 @@ from multicard.analysis.comparison.pairs import COMPARED_MEASURES, Pair
 from multicard.analysis.comparison.results import compare
 from multicard.analysis.comparison.sessions import sessions_of
 from multicard.analysis.comparison.sides import Side
-from multicard.analysis.evidence import Configuration, MeasuredRun, Provenance
+from multicard.results.configuration import Configuration, MeasuredRun
+from multicard.results.provenance import Provenance
 from multicard.runs.record import RunRecord
 
 TOLERANCE = 0.03

@@ -1,6 +1,5 @@
 """What recommendations compare, and how sure that is: groups of runs, choices among many, results beyond belief."""
 
-import json
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -9,21 +8,22 @@ import pytest
 from scipy.stats import studentized_range
 from scipy.stats import t as student
 
-from factories import make_results, recommendations, strong_scaling_runs, vision_runs, with_provenance
+from factories import make_results, make_run, recommendations, strong_scaling_runs, vision_runs, with_provenance
 from multicard.analysis.bottlenecks.bottlenecks import Bottleneck
 from multicard.analysis.bottlenecks.options import untried
 from multicard.analysis.choice.answers import speedups
 from multicard.analysis.choice.applied import Request, proposed_choice
 from multicard.analysis.choice.choices import choices
 from multicard.analysis.choice.recommend import advise
-from multicard.analysis.evidence import Block, Evidence, MeasuredRun, read_evidence
 from multicard.analysis.scaling.headline import headline
-from multicard.core.files import write_json
+from multicard.results.configuration import Block, MeasuredRun
+from multicard.results.provenance import as_cells, from_cells, provenance_of
+from multicard.results.results import Results
 from multicard.stats.interval import Interval
 from multicard.stats.selection import dunnett_critical_value
 
 
-def in_groups(evidence: Evidence, group_of: Callable[[MeasuredRun], tuple[str, ...]]) -> Evidence:
+def in_groups(evidence: Results, group_of: Callable[[MeasuredRun], tuple[str, ...]]) -> Results:
     return with_provenance(evidence, group=group_of)
 
 
@@ -36,7 +36,7 @@ def test_configurations_of_two_groups_are_not_paired_by_the_number_of_their_repe
     )
     evidence = make_results(tmp_path, rows)
 
-    def worse(evidence: Evidence) -> set[tuple[str, bool]]:
+    def worse(evidence: Results) -> set[tuple[str, bool]]:
         [job] = choices(evidence)
         return {(row.configuration["layout"], row.is_worse) for row in job.rows}
 
@@ -44,11 +44,9 @@ def test_configurations_of_two_groups_are_not_paired_by_the_number_of_their_repe
     apart = in_groups(evidence, lambda run: ("layouts",) if run.values["layout"] == "nhwc" else ("scaling",))
     assert ("nchw", True) in worse(together)
     assert worse(apart) == {("nchw", False), ("nhwc", False)}
-    record = tmp_path / "runs" / evidence.runs[0].run / "run.json"
-    write_json(
-        record, json.loads(record.read_text()) | {"order": {"seed": 0, "group": ["a", "b"], "block": 1, "position": 1}}
-    )
-    assert read_evidence(tmp_path).runs[0].block == Block(("a", "b"), 1)
+    assert together.runs[0].block == Block(("scaling", "layouts"), 1)
+    record = make_run(order={"seed": 0, "group": ["a", "b"], "block": 1, "position": 1})
+    assert from_cells(as_cells(provenance_of(record))).group == ("a", "b")
 
 
 def test_a_speed_up_says_among_how_many_it_is_the_best(tmp_path: Path) -> None:
@@ -76,7 +74,7 @@ def test_a_speed_up_beyond_ideal_or_of_almost_nothing_is_doubted_where_it_is_tol
         [many] = [line for line in recommendations(evidence).splitlines() if line.startswith("- How many devices")]
         assert doubt in many
         own = [row for row in rows if row["devices"] != 2]
-        assert doubt in headline(make_results(tmp_path / f"{name} alone", own)).words
+        assert doubt in headline(make_results(tmp_path / f"{name} alone", own)).sentence
         job = advise(make_results(tmp_path / f"{name} tile", own)).jobs[0]
         assert any(doubt in tile.notes for tile in job.tiles)
     row, reason = proposed_choice(
@@ -89,7 +87,7 @@ def test_a_speed_up_beyond_ideal_or_of_almost_nothing_is_doubted_where_it_is_tol
 def test_an_option_that_was_measured_elsewhere_says_what_it_gave_there(tmp_path: Path) -> None:
     rows = vision_runs(100, (1.0, 1.01), strategy="ddp-ds", devices=2) + vision_runs(60, (1.0, 1.01), strategy="single")
     rows += vision_runs(45, (1.01, 1.0), strategy="single", layout="nhwc")
-    two, *_ = found = make_results(tmp_path, rows).configurations
+    two, *_ = found = make_results(tmp_path, rows).configurations()
     named = untried(two, Bottleneck("compute", 0.5, ""), found)
     [layout] = [each for each in named if "layout: nhwc" in each]
     assert layout.startswith("`layout: nhwc` (measured with devices: 1, strategy: single: 0.750× (95% CI ")

@@ -14,16 +14,16 @@ from claim_worlds import (
     Experiment,
     accuracy,
     changed,
-    evidence_of,
     on_cpu,
+    results_of,
     switched,
     verdict_on,
 )
 
 from factories import GPU, make_results, tuning_runs, vision_runs, with_provenance
-from multicard.analysis.evidence import read_evidence
 from multicard.papers.judge import judge
 from multicard.papers.tables import COLUMNS, TEST_COLUMNS, claims_table, table_of_tests
+from multicard.results.results import Results
 
 # One of the experiments that refute each claim.
 REFUTING = {claim: experiment for claim, numbers, experiment in FALSE if 0 in numbers}
@@ -38,7 +38,7 @@ def test_every_claim_of_the_papers_is_there_and_every_test_of_it_can_be_refuted(
 
 @pytest.mark.parametrize("claim", TRUE)
 def test_a_claim_that_is_true_of_the_synthetic_data_is_confirmed(claim: str, tmp_path: Path) -> None:
-    judged = verdict_on(claim, evidence_of(tmp_path, TRUE[claim]))
+    judged = verdict_on(claim, results_of(tmp_path, TRUE[claim]))
     assert judged.verdict == "confirmed", judged.finding
     assert {each.verdict for each in judged.tests} == {"confirmed"}
     assert "NVIDIA H100" in judged.conditions and "repeats: 3" in judged.conditions
@@ -52,14 +52,14 @@ def test_a_claim_that_is_true_of_the_synthetic_data_is_confirmed(claim: str, tmp
 def test_a_claim_that_is_false_of_the_synthetic_data_is_refuted(
     claim: str, numbers: set[int], experiment: Experiment, tmp_path: Path
 ) -> None:
-    judged = verdict_on(claim, evidence_of(tmp_path, experiment))
+    judged = verdict_on(claim, results_of(tmp_path, experiment))
     assert {number for number, each in enumerate(judged.tests) if each.verdict == "refuted"} == numbers, judged.finding
     assert judged.verdict == "refuted"
 
 
 @pytest.mark.parametrize("claim", OPEN)
 def test_a_limit_inside_the_interval_decides_nothing(claim: str, tmp_path: Path) -> None:
-    judged = verdict_on(claim, evidence_of(tmp_path, OPEN[claim]))
+    judged = verdict_on(claim, results_of(tmp_path, OPEN[claim]))
     assert judged.verdict == "not decided", judged.finding
 
 
@@ -68,14 +68,14 @@ def test_a_limit_inside_the_interval_decides_nothing(claim: str, tmp_path: Path)
     [("nhwc_gain", switched(1.2, (1.0,), layout="nhwc")), ("mnist_accuracy", accuracy(0.985))],
 )
 def test_one_repeat_decides_nothing(claim: str, experiment: Experiment, tmp_path: Path) -> None:
-    judged = verdict_on(claim, evidence_of(tmp_path, experiment))
+    judged = verdict_on(claim, results_of(tmp_path, experiment))
     assert judged.verdict == "not decided" and "(n=1)" in judged.finding
     assert re.match(r"no: .*\(one repeat only, which has no interval\)", judged.can_be_judged)
 
 
 @pytest.mark.parametrize("claim", [claim.id for claim in CLAIMS if claim.hardware != "any"])
 def test_cpu_data_decides_no_claim_about_gpus_and_the_reason_is_told(claim: str, tmp_path: Path) -> None:
-    judged = verdict_on(claim, evidence_of(tmp_path, on_cpu(REFUTING[claim]), gpu=None))
+    judged = verdict_on(claim, results_of(tmp_path, on_cpu(REFUTING[claim]), gpu=None))
     assert judged.verdict == "not measured here" and judged.conditions == ""
     assert "CPU processes" in judged.can_be_judged
 
@@ -109,25 +109,25 @@ LOST = [row | {"outcome": "out_of_memory"} for row in vision_runs(120, layout="n
 def test_what_is_not_what_a_claim_is_about_decides_nothing(
     claim: str, experiment: Experiment, others: dict[str, Any], why: str, tmp_path: Path
 ) -> None:
-    judged = verdict_on(claim, evidence_of(tmp_path, experiment, **others))
+    judged = verdict_on(claim, results_of(tmp_path, experiment, **others))
     assert judged.verdict == "not measured here"
     assert why in judged.can_be_judged
 
 
 def test_accuracy_counts_of_whole_trainings_only_and_on_any_device(tmp_path: Path) -> None:
     for reached in (0.9, 0.99):
-        short = evidence_of(tmp_path / str(reached), accuracy(reached, reached, reached, epochs=3))
+        short = results_of(tmp_path / str(reached), accuracy(reached, reached, reached, epochs=3))
         assert verdict_on("mnist_accuracy", short).verdict == "not measured here"
-    on_cpus = evidence_of(tmp_path / "cpu", on_cpu(TRUE["mnist_accuracy"]), gpu=None)
+    on_cpus = results_of(tmp_path / "cpu", on_cpu(TRUE["mnist_accuracy"]), gpu=None)
     assert verdict_on("mnist_accuracy", on_cpus).verdict == "confirmed"
 
 
 def test_runs_of_two_machines_or_versions_are_not_compared(tmp_path: Path) -> None:
-    evidence = evidence_of(tmp_path / "gain", TRUE["nhwc_gain"])
+    evidence = results_of(tmp_path / "gain", TRUE["nhwc_gain"])
     elsewhere = with_provenance(evidence, machine=lambda run: run.values["layout"])
     assert verdict_on("nhwc_gain", elsewhere).verdict == "not measured here"
     # A speed-up is over one device of the same machine with the same versions.
-    evidence = evidence_of(tmp_path / "speed-up", TRUE["llm_scaling_is_smaller"])
+    evidence = results_of(tmp_path / "speed-up", TRUE["llm_scaling_is_smaller"])
     for where in ("machine", "versions"):
         elsewhere = with_provenance(evidence, **{where: lambda run: str(run.values["devices"])})
         assert verdict_on("llm_scaling_is_smaller", elsewhere).verdict == "not measured here"
@@ -151,18 +151,18 @@ def test_speed_ups_of_several_configurations_are_compared_by_their_geometric_mea
 
 
 def test_results_without_any_run_give_a_row_per_claim(tmp_path: Path) -> None:
-    table = claims_table(judge(CLAIMS, read_evidence(tmp_path)))
+    table = claims_table(judge(CLAIMS, Results.read(tmp_path)))
     assert list(table.columns) == list(COLUMNS)
     assert set(table["verdict"]) == {"not measured here"} and len(table) == 12
     assert table["can_be_judged"].str.match(r"no: .* \(no such runs on ").all()
-    tests = table_of_tests(judge(CLAIMS, read_evidence(tmp_path)))
+    tests = table_of_tests(judge(CLAIMS, Results.read(tmp_path)))
     assert list(tests.columns) == list(TEST_COLUMNS) and tests["not_judged_because"].all()
 
 
 def test_a_share_is_worded_as_one_wherever_it_stands_and_its_interval_ends_at_100_per_cent(tmp_path: Path) -> None:
     # Mean 0.98 and standard error 0.01: the t interval would reach 0.98 + 4.303 × 0.01 = 1.023.
     scatter = 0.01 * math.sqrt(3)
-    judged = verdict_on("mnist_accuracy", evidence_of(tmp_path, accuracy(0.98 - scatter, 0.98, 0.98 + scatter)))
+    judged = verdict_on("mnist_accuracy", results_of(tmp_path, accuracy(0.98 - scatter, 0.98, 0.98 + scatter)))
     assert "Not decided: 98% (95% CI 93.7% to 100%, n=" in judged.finding
     [row] = table_of_tests([judged]).to_dict("records")
     assert (row["low"], row["high"]) == (pytest.approx(0.98 - 0.01 * 4.302653), 1.0)

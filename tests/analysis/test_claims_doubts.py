@@ -4,17 +4,18 @@ import math
 from pathlib import Path
 
 import pytest
-from claim_worlds import TRUE, changed, evidence_of, strategies, verdict_on
+from claim_worlds import TRUE, changed, results_of, strategies, verdict_on
 
 from factories import make_results, vision_runs
-from multicard.analysis.evidence import OBSERVATION, Configuration, Provenance, observed_once
 from multicard.papers.judge import TestResult
+from multicard.results.configuration import OBSERVATION, Configuration, observed_once
+from multicard.results.provenance import Provenance
 
 PROFILERS = ("none", "kineto", "nsys")
 
 
 def test_dp_that_waits_for_its_loader_is_not_judged(tmp_path: Path) -> None:
-    judged = verdict_on("ddp_ds_scales", evidence_of(tmp_path, strategies(dp_waits=0.5)))
+    judged = verdict_on("ddp_ds_scales", results_of(tmp_path, strategies(dp_waits=0.5)))
     assert judged.verdict == "not decided" and judged.tests[1].verdict == "not judged"
     assert judged.can_be_judged.startswith("in part; not judged: dp keeps less than 75%")
     assert "(the loader sets the pace (data share above 10%))" in judged.can_be_judged
@@ -50,8 +51,8 @@ def test_runs_that_were_disturbed_or_not_stationary_are_left_out_of_times(tmp_pa
 def test_accuracy_and_memory_are_judged_whatever_disturbed_the_run(tmp_path: Path) -> None:
     doubt = {"disturbance": "other processes: 2 CPUs", "stationary": False, "drift": 0.2}
     disturbed = [changed(TRUE[claim], lambda row: row | doubt) for claim in ("mnist_accuracy", "qlora_smallest")]
-    assert verdict_on("mnist_accuracy", evidence_of(tmp_path / "a", disturbed[0])).verdict == "confirmed"
-    judged = verdict_on("qlora_smallest", evidence_of(tmp_path / "b", disturbed[1]))
+    assert verdict_on("mnist_accuracy", results_of(tmp_path / "a", disturbed[0])).verdict == "confirmed"
+    judged = verdict_on("qlora_smallest", results_of(tmp_path / "b", disturbed[1]))
     assert [each.verdict for each in judged.tests] == ["confirmed"] * 3 + ["not judged"]
 
 
@@ -96,15 +97,15 @@ NSYS = {"profiler": "nsys", "profiled_steps": 10}
 
 
 @pytest.mark.parametrize(
-    ("jobs", "blocks", "expected"),
+    ("items", "expected"),
     [
-        pytest.param("ab", [3, 3], [0, 1], id="different jobs count both"),
-        pytest.param("aab", [3, 5, 3], [1, 2], id="the one with the most blocks"),
-        pytest.param("aba", [3, 3, 3], [0, 1], id="the first"),
+        pytest.param([("a", 3), ("b", 3)], [("a", 3), ("b", 3)], id="different jobs count both"),
+        pytest.param([("a", 3), ("a", 5), ("b", 3)], [("a", 5), ("b", 3)], id="the one with the most blocks"),
+        pytest.param([("a", 3, "first"), ("b", 3), ("a", 3, "last")], [("a", 3, "first"), ("b", 3)], id="the first"),
     ],
 )
-def test_of_a_job_counts(jobs: str, blocks: list[int], expected: list[int]) -> None:
-    assert observed_once(jobs, blocks) == expected
+def test_of_a_job_counts(items: list[tuple[object, ...]], expected: list[tuple[object, ...]]) -> None:
+    assert observed_once(items, lambda item: item[0], lambda item: int(str(item[1]))) == expected
 
 
 def test_the_profiler_that_was_used_is_part_of_how_a_run_is_observed() -> None:

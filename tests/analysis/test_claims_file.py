@@ -10,13 +10,14 @@ from claim_worlds import CLAIMS
 
 from conftest import ROOT, refusal
 from factories import Row, make_results, vision_runs, write_results
-from multicard.analysis.evidence import OBSERVATION, Evidence, read_evidence
 from multicard.core.errors import UserError
 from multicard.experiment.load import read_experiment
 from multicard.experiment.machine import Machine
 from multicard.experiment.runs import expand
 from multicard.papers.claims import Claim, read_claims
 from multicard.papers.judge import judge
+from multicard.results.configuration import OBSERVATION
+from multicard.results.results import Results
 
 
 @pytest.mark.parametrize(
@@ -46,11 +47,11 @@ def test_a_damaged_measures_file_is_named(tmp_path: Path) -> None:
     results = write_results(tmp_path, vision_runs(100))
     (results / "scenarios" / "s0" / "measures.csv").write_text("run,outcome\nx,completed\n")
     with pytest.raises(UserError, match=r"measures\.csv: found no column workload"):
-        read_evidence(results)
+        Results.read(results)
 
 
 @pytest.fixture(scope="module")
-def papers_runs(tmp_path_factory: pytest.TempPathFactory) -> Evidence:
+def papers_runs(tmp_path_factory: pytest.TempPathFactory) -> Results:
     """All runs of the papers' configurations that a machine could run, with numbers that are equal but for 0.1%."""
     machine, random = Machine.here().hypothetical(), np.random.default_rng(1)
     scenarios: list[list[Row]] = []
@@ -78,7 +79,7 @@ def papers_runs(tmp_path_factory: pytest.TempPathFactory) -> Evidence:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("claim", CLAIMS, ids=[claim.id for claim in CLAIMS])
-def test_the_papers_matrix_has_what_every_test_of_a_claim_needs(claim: Claim, papers_runs: Evidence) -> None:
+def test_the_papers_matrix_has_what_every_test_of_a_claim_needs(claim: Claim, papers_runs: Results) -> None:
     [judged] = judge([claim], papers_runs)
     assert judged.can_be_judged == "yes"
     for each in judged.tests:

@@ -7,10 +7,11 @@ import pytest
 from conftest import refusal
 from multicard.analysis.outputs import write_scenario
 from multicard.analysis.runs.measures import measure_run
-from multicard.analysis.scenario_tables import ScenarioTables, tables_of
 from multicard.archive.pack import pack
 from multicard.core.errors import UserError
 from multicard.report.results import Plan, read_contents
+from multicard.results.gathering import tables_of
+from multicard.results.tables import ScenarioTables
 from recorded_runs import add_run, experiment
 
 pytestmark = pytest.mark.slow  # the run that is damaged is a real one

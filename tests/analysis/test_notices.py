@@ -9,13 +9,13 @@ import pandas as pd
 import pytest
 
 from figures.measured import gathered, measured, pictures, texts
-from multicard.analysis.provenance import notes
+from multicard.analysis.notes import notes
 from multicard.analysis.runs.notices import notices
-from multicard.analysis.scenario_tables import ScenarioTables
 from multicard.core.layout import GATHERED_ACTIVITIES
 from multicard.experiment.figures import FIGURES
 from multicard.figures.catalog import load_drawing
 from multicard.figures.style import NothingToShow
+from multicard.results.tables import ScenarioTables
 
 DRIFTING = {"drift": 0.12, "stationary": False}
 PILED_UP = {"data_share": 0.26, "profiled_data_share": 0.049, "profiler_overhead": -0.2}

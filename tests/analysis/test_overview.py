@@ -7,7 +7,7 @@ import pytest
 
 from factories import write_results
 from multicard.analysis.overview import overview
-from multicard.analysis.scenario_tables import ScenarioTables
+from multicard.results.results import Results
 
 
 def row(devices: int, image_size: int, seconds: float, **others: Any) -> dict[str, Any]:
@@ -18,8 +18,8 @@ def row(devices: int, image_size: int, seconds: float, **others: Any) -> dict[st
     return stated | measured | {"peak_memory_bytes": 2_000_000_000} | others
 
 
-def tables(folder: Path, *rows: dict[str, Any], **others: Any) -> ScenarioTables:
-    return ScenarioTables(write_results(folder, rows, **others) / "scenarios" / "s0")
+def tables(folder: Path, *rows: dict[str, Any], **others: Any) -> Results:
+    return Results.read_scenario(write_results(folder, rows, **others) / "scenarios" / "s0")
 
 
 def test_each_configuration_has_a_row_with_its_measures(tmp_path: Path) -> None:
@@ -48,8 +48,8 @@ def test_what_did_not_complete_keeps_its_row_with_outcome_and_reason(tmp_path: P
     made = tables(folder, *rows)
     measures = made.measures
     measures["reason"] = [None, "rank 0: no such file", "rank 1: no such file"]
-    measures.to_csv(made.folder / "measures.csv", index=False)
-    found = overview(ScenarioTables(made.folder))
+    measures.to_csv(made.scenarios[0].folder / "measures.csv", index=False)
+    found = overview(Results.read_scenario(made.scenarios[0].folder))
     assert found["outcome"].tolist() == ["1 completed, 1 failed", "failed"]
     assert found["reason"].tolist() == ["rank 0: no such file", "rank 1: no such file"]
     assert found["iteration_time_s"].tolist()[0] == 0.1 and found["iteration_time_s"].isna().tolist() == [False, True]

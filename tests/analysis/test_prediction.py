@@ -1,10 +1,11 @@
 """Series of runs are sorted, predicted, checked and refused as they should be, and the command says so."""
 
-import json
 import re
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from factories import Row, make_results, vision_runs, with_provenance, write_results
@@ -12,7 +13,7 @@ from multicard.analysis.scaling.series import Series, series
 from multicard.analysis.scaling.series_tables import checked_line, checks_table, predictions_table
 from multicard.api.results import Predictions
 from multicard.cli import main
-from multicard.core.files import write_json
+from multicard.results.gathering import store
 
 SCATTER = (0.99, 1.0, 1.01)
 
@@ -111,8 +112,12 @@ def test_the_command_tells_versions_apart_and_names_checks_and_caveats(
 ) -> None:
     rows = runs({1: 0.1, 2: 0.12, 4: 0.14})
     folder = write_results(tmp_path, rows + [row | {"repeat": row["repeat"] + 3} for row in rows])
-    for record in folder.glob("runs/*_r[456]/run.json"):
-        write_json(record, json.loads(record.read_text()) | {"versions": {"torch": "2.10.0"}})
+    info = pq.read_table(folder / "scenarios/s0/runs_info.parquet")
+    versions = [
+        "torch 2.10.0" if run.endswith(("_r4", "_r5", "_r6")) else "torch 2.11.0" for run in info["run"].to_pylist()
+    ]
+    column = info.column_names.index("versions")
+    store({"runs_info": info.set_column(column, "versions", pa.array(versions))}, folder / "scenarios/s0")
     printed = "\n".join(predicted(folder, capsys, "8"))
     # The title of its table, and a row of the checks.
     assert [printed.count(f"torch {version}") for version in ("2.10.0", "2.11.0")] == [2, 2]

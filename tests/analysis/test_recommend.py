@@ -20,15 +20,15 @@ from factories import (
     with_provenance,
     write_results,
 )
-from multicard.analysis.choice.advice import NO_THROUGHPUT, JobAdvice
+from multicard.analysis.answer import HOW_MANY, WHICH
 from multicard.analysis.choice.answers import standing
 from multicard.analysis.choice.choice import Choice
 from multicard.analysis.choice.choices import as_table, choices
 from multicard.analysis.choice.recommend import advise, as_markdown
-from multicard.analysis.evidence import Evidence, read_evidence
 from multicard.cli import main
 from multicard.core.errors import UserError
 from multicard.core.files import write_json
+from multicard.results.results import Results
 from multicard.stats.interval import Interval
 
 RATES = {1: 100.0, 2: 190.0, 4: 340.0}  # images per second on so many GPUs
@@ -39,7 +39,7 @@ def scaled_runs(**others: Any) -> list[Row]:
     return [row for devices, rate in RATES.items() for row in strong_scaling_runs(devices, rate, **others)]
 
 
-def best_of(evidence: Evidence) -> list[Choice]:
+def best_of(evidence: Results) -> list[Choice]:
     """The best of each training on each number of devices."""
     return [row for job in choices(evidence) for row in job.rows if row.ratio is None]
 
@@ -81,7 +81,7 @@ def test_what_never_completed_is_named_with_its_reason(tmp_path: Path) -> None:
     for run in evidence.runs[6:]:  # SIGKILL leaves neither hardware nor versions
         record = tmp_path / "runs" / run.run / "run.json"
         write_json(record, json.loads(record.read_text()) | {"hardware": None, "versions": None, "ranks": []})
-    assert why in recommendations(read_evidence(tmp_path))
+    assert why in recommendations(Results.read(tmp_path))
 
 
 def test_versions_and_machines_are_kept_apart_but_not_profilers_or_parts_of_a_machine(tmp_path: Path) -> None:
@@ -200,8 +200,8 @@ def test_the_best_of_many_has_to_differ_more_than_the_better_of_two(tmp_path: Pa
 
 def test_results_without_an_answer_say_so(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no such folder"):
-        read_evidence(tmp_path / "nothing")
-    assert "No run completed, so there is nothing to recommend." in as_markdown(read_evidence(tmp_path))
+        Results.read(tmp_path / "nothing")
+    assert "No run completed, so there is nothing to recommend." in as_markdown(Results.read(tmp_path))
     failed = [row | {"outcome": "failed"} for row in vision_runs(100)]
     assert "No run completed" in as_markdown(make_results(tmp_path / "failed", failed))
     assert "not known: only 4 GPUs were measured" in recommendations(
@@ -273,11 +273,21 @@ def test_names_in_braces_of_a_command_are_no_part_of_what_is_printed(tmp_path: P
     assert "train.py --workers … '--json={{}}'" in found and "workers: 2 → 4" in found and "{workers}" not in found
 
 
-def test_where_no_throughput_is_known_the_largest_part_of_the_step_is_the_answer() -> None:
-    def advice(step: str) -> JobAdvice:
-        return JobAdvice("job", "about", how_many=NO_THROUGHPUT, step=step)
+def test_the_number_of_devices_is_the_first_question_where_it_was_varied(tmp_path: Path) -> None:
+    layouts = strong_scaling_runs(1, 100) + strong_scaling_runs(1, 120, layout="nhwc")
+    scaled = layouts + strong_scaling_runs(2, 180) + strong_scaling_runs(2, 210, layout="nhwc")
+    for name, rows, questions in (("one", layouts, [WHICH, HOW_MANY]), ("two", scaled, [HOW_MANY, WHICH])):
+        [job] = advise(make_results(tmp_path / name, rows)).jobs
+        assert [answer.question for answer in job.first_screen if answer.question in questions] == questions
 
-    assert advice("1 GPU: mostly compute (75% of the capture)").answers == [
-        "1 GPU: mostly compute (75% of the capture)."
-    ]
-    assert advice("").answers == ["Not known: no completed run says its throughput."]
+
+def test_an_answer_has_the_numbers_that_its_sentence_rests_on(tmp_path: Path) -> None:
+    [job] = advise(make_results(tmp_path, strong_scaling_runs(1, 100) + strong_scaling_runs(2, 180))).jobs
+    how_many = job.first_screen[0]
+    [row] = how_many.rows
+    assert how_many.sentence.startswith("2 GPUs: 1.800× as fast as 1 GPU (95% CI ") and how_many.figure == "speedup"
+    assert row["devices"] == 2 and row["repeats"] == 3
+    assert (row["speedup"], row["efficiency"]) == (pytest.approx(1.8, rel=1e-3), pytest.approx(0.9, rel=1e-3))
+    assert row["speedup_low"] < row["speedup"] < row["speedup_high"]
+    assert how_many.caveats == ("3 repeats of each configuration",)
+    assert how_many.table()["devices"].tolist() == [2]

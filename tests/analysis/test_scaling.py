@@ -8,10 +8,12 @@ import pytest
 from scipy.stats import gmean, ttest_1samp
 
 from figures.measured import measured
-from multicard.analysis.evidence import Configuration, MeasuredRun, Provenance
 from multicard.analysis.runs.measures import runs_table
 from multicard.analysis.scaling.speedup import speedups_of
 from multicard.analysis.scaling.speedup_tables import add_scaling, over_repeats, speedup_table, speedups
+from multicard.results.configuration import Configuration, MeasuredRun
+from multicard.results.provenance import Provenance
+from multicard.results.results import Results
 
 
 def measures(*rows: dict[str, Any], workload: str = "vision") -> pd.DataFrame:
@@ -76,7 +78,7 @@ def paired(ratios: list[float]) -> list[float]:
 def test_a_value_is_the_geometric_mean_of_the_completed_repeats_with_its_t_interval() -> None:
     rows = [*repeats(4.0, 1.0, 2.0), {"repeat": 4, "outcome": "failed", "throughput": 9.0}]
     table = measures(*rows).assign(data_share=[0.0, 0.1, 0.2, None])
-    [row] = over_repeats(table, ["throughput_samples_per_s", "data_share"]).to_dict("records")
+    [row] = over_repeats(Results(table), ["throughput_samples_per_s", "data_share"]).to_dict("records")
     assert row["repeats"] == 3
     assert ends(row, "throughput_samples_per_s") == pytest.approx(paired([4.0, 1.0, 2.0]))
     # A share is an arithmetic mean that stays a share: the interval is 0.1 ± 4.30 × 0.1 / √3.
@@ -86,7 +88,7 @@ def test_a_value_is_the_geometric_mean_of_the_completed_repeats_with_its_t_inter
 def test_few_repeats_have_the_scatter_of_all_configurations() -> None:
     def widest(*turns: list[float]) -> float:
         rows = [row for size, turn in enumerate(turns) for row in repeats(*turn, image_size=32 + size)]
-        table = over_repeats(measures(*rows), ["throughput_samples_per_s"])
+        table = over_repeats(Results(measures(*rows)), ["throughput_samples_per_s"])
         return (table["throughput_samples_per_s_high"] / table["throughput_samples_per_s_low"]).max()
 
     _, low, high = paired([1.0, 1.01])
@@ -97,7 +99,7 @@ def test_few_repeats_have_the_scatter_of_all_configurations() -> None:
 
 def test_a_single_repeat_and_what_is_not_known_have_no_bounds() -> None:
     table = measures(*repeats(3.0), *repeats(5.0, None, image_size=64), *repeats(None, None, image_size=96))
-    spread = over_repeats(table, ["throughput_samples_per_s", "energy_per_sample_j"])
+    spread = over_repeats(Results(table), ["throughput_samples_per_s", "energy_per_sample_j"])
     assert spread["repeats"].tolist() == [1, 2, 2]
     assert spread["throughput_samples_per_s"].tolist()[:2] == [3.0, 5.0]
     bounds = [name for name in spread if name.endswith(("_low", "_high"))]
@@ -106,15 +108,13 @@ def test_a_single_repeat_and_what_is_not_known_have_no_bounds() -> None:
 
 
 def test_speedups_stay_with_their_configuration_where_a_first_repeat_failed() -> None:
-    spread = over_repeats(
-        measures(
-            {"strategy": "ddp", "devices": 4, "outcome": "failed"},
-            {"strategy": "ddp", "throughput": 10.0},
-            {"strategy": "ddp", "devices": 2, "throughput": 15.0},
-            {"strategy": "ddp", "devices": 4, "repeat": 2, "throughput": 30.0},
-        ),
-        ["speedup", "throughput_samples_per_s"],
+    table = measures(
+        {"strategy": "ddp", "devices": 4, "outcome": "failed"},
+        {"strategy": "ddp", "throughput": 10.0},
+        {"strategy": "ddp", "devices": 2, "throughput": 15.0},
+        {"strategy": "ddp", "devices": 4, "repeat": 2, "throughput": 30.0},
     )
+    spread = over_repeats(Results(table), ["speedup", "throughput_samples_per_s"])
     assert spread["devices"].tolist() == [1, 2, 4]
     assert spread["speedup"].tolist() == pytest.approx([1.0, 1.5, 3.0])
 
@@ -125,14 +125,14 @@ def test_speedups_have_a_row_per_completed_configuration() -> None:
         *repeats(22.0, 16.5, 33.0, strategy="ddp-ds", devices=4),
         {"strategy": "ddp-ds", "devices": 8, "outcome": "out_of_memory"},
     )
-    base, four = speedups(table).to_dict("records")
+    base, four = speedups(Results(table)).to_dict("records")
     middle, low, high = paired([22 / 10, 16.5 / 12, 33 / 11])
     assert ends(four, "speedup") == pytest.approx([middle, low, high])
     assert ends(four, "efficiency") == pytest.approx([middle / 4, low / 4, high / 4])
     assert (four["repeats"], four["baseline"]) == (3, "single, 1 device")
     assert (four["scaling"], base["speedup"]) == ("weak", 1.0)
     assert np.isnan(base["speedup_low"])
-    none = speedup_table(add_scaling(runs_table([])))
+    none = speedup_table(Results(add_scaling(runs_table([]))))
     assert none.empty and "speedup" in none
 
 
@@ -142,7 +142,7 @@ def test_speedup_of_texts_is_in_tokens_and_under_weak_scaling() -> None:
         for devices, rates in ((1, (100.0, 120.0)), (2, (165.0, 187.0)))
         for repeat, tokens in enumerate(rates, 1)
     ]
-    _, two = speedups(measures(*rows, workload="llm")).to_dict("records")
+    _, two = speedups(Results(measures(*rows, workload="llm"))).to_dict("records")
     speedup = (165 / 100 * 187 / 120) ** 0.5
     assert (two["speedup"], two["scaling"], two["baseline"]) == (pytest.approx(speedup), "weak", "lora, 1 device")
 
@@ -151,7 +151,7 @@ def test_how_a_script_scales_is_told_by_the_runs_that_completed() -> None:
     rows = [{"devices": devices, "throughput": devices / 0.1, "seconds": 0.1} for devices in (1, 2)]
     lost = {"devices": 4, "outcome": "out_of_memory"}
     table = measures(*({"command": ["train.py"], **row} for row in (*rows, lost)), workload="script")
-    assert speedups(table)["scaling"].tolist()[1] == "weak"
+    assert speedups(Results(table))["scaling"].tolist()[1] == "weak"
 
 
 def test_speed_ups_are_over_the_repeat_of_the_same_number_else_over_the_mean_of_all() -> None:
@@ -184,7 +184,7 @@ def test_rows_are_labelled_by_what_varies_and_not_by_what_a_preset_brings() -> N
         for preset in ("paper", "tuned")
         for size in (32, 64)
     ]
-    table = speedup_table(add_scaling(measures(*rows)))
+    table = speedup_table(Results(add_scaling(measures(*rows))))
     assert list(table)[:5] == ["image_size", "preset", "devices", "scaling", "repeats"]
 
 
@@ -210,5 +210,5 @@ def test_a_baseline_that_lost_repeats_is_compared_with_the_mean_of_all_dots() ->
     one = [*repeats(100.0, strategy="ddp"), {"strategy": "ddp", "repeat": 2, "outcome": "out_of_memory"}]
     table = measures(*one, *repeats(220.0, 200.0, 180.0, strategy="ddp", devices=2))
     assert add_scaling(table)["speedup"].dropna().tolist() == pytest.approx([1.0, 2.2, 2.0, 1.8])
-    row = speedups(table).set_index("devices").loc[2]
+    row = speedups(Results(table)).set_index("devices").loc[2]
     assert row["speedup"] == pytest.approx(gmean([2.2, 2.0, 1.8])) and row["speedup_low"] < 1.8

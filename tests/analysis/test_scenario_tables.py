@@ -2,15 +2,16 @@
 
 from pathlib import Path
 
-import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from vision_records import STEPS, record, with_activity
 
-from multicard.analysis.scenario_tables import SCHEMAS, ScenarioTables, joined, store, tables_of
 from multicard.core.errors import UserError
 from multicard.core.layout import SCENARIO_TABLES
+from multicard.results.gathering import joined, store, tables_of
+from multicard.results.provenance import Provenance
+from multicard.results.tables import SCHEMAS, ScenarioTables
 from multicard.runs.record import GpuModel, Hardware, ProfilerUse
 from multicard.trace.tables import ACTIVITIES
 
@@ -79,15 +80,14 @@ def test_what_no_run_recorded_is_an_empty_table_with_its_columns(tmp_path: Path)
 
 
 def test_where_a_run_took_place_and_how_many_steps_its_trace_shows_is_kept(tmp_path: Path) -> None:
-    [first] = scenario(tmp_path / "s", run(tmp_path / "a")).table("runs_info").to_dict("records")
-    assert pd.isna(first.pop("trace_missing"))
-    assert first == {
-        "run": f"{NAME}1",
-        "machine": "2 × GPU, CPU, 8 CPUs",
-        "variables": '{"NCCL_ALGO": "Ring"}',
-        "versions": "torch 2.11.0, profiler nsys",
-        "traced_steps": 2.0,
-    }
+    runs = run(tmp_path / "a"), run(tmp_path / "b", outcome="failed", repeat=2)
+    tables = scenario(tmp_path / "s", *runs)
+    place = Provenance(machine="2 × GPU, CPU, 8 CPUs", versions="torch 2.11.0, profiler nsys", gpu="GPU")
+    assert tables.provenances == {f"{NAME}1": place, f"{NAME}2": place}
+    info = tables.table("runs_info")
+    assert info["variables"].tolist() == ['{"NCCL_ALGO": "Ring"}'] * 2
+    assert info["traced_steps"].fillna(0).tolist() == [2.0, 0.0]  # of completed runs
+    assert info["trace_missing"].isna().all()
 
 
 def test_tables_that_are_missing_or_damaged_are_named(tmp_path: Path) -> None:

@@ -9,16 +9,15 @@ import numpy as np
 import pytest
 from vision_records import change_steps
 
-from multicard.analysis.evidence import read_evidence
+from multicard.analysis.notes import notes
 from multicard.analysis.outputs import write_scenario
 from multicard.analysis.overview import measures_shown, overview
-from multicard.analysis.provenance import notes
 from multicard.analysis.runs.measures import measure_run
 from multicard.analysis.runs.notices import notices
 from multicard.analysis.scaling.speedup_tables import speedup_table, throughputs_of
-from multicard.analysis.scenario_tables import ScenarioTables
 from multicard.cli.status import run_status
 from multicard.core.files import write_json
+from multicard.results.results import Results
 from multicard.workloads.script.parameters import ScriptParameters
 from script_runs import MEASURED, configuration, parameters_of_all, speeds, write_all, write_run
 
@@ -36,9 +35,9 @@ def measured(folder: Path, parameters: ScriptParameters, *arguments: Any, **chan
     return measure_run(write_run(folder, parameters, *arguments, **changes))
 
 
-def scenario(folder: Path, config: dict[str, Any] | None = None, **changes: Any) -> ScenarioTables:
+def scenario(folder: Path, config: dict[str, Any] | None = None, **changes: Any) -> Results:
     write_scenario(write_all(folder, config, **changes), {}, folder / "scenarios" / "ours")
-    return ScenarioTables(folder / "scenarios" / "ours")
+    return Results.read_scenario(folder / "scenarios" / "ours")
 
 
 def test_rates_are_those_of_all_ranks_over_the_time_of_a_step(tmp_path: Path) -> None:
@@ -204,7 +203,7 @@ def test_the_kind_of_scaling_follows_from_the_samples_of_a_step(tmp_path: Path, 
     one, two = parameters_of_all(FEW)
     folders = [write_run(tmp_path, one, 0.04, samples=32), write_run(tmp_path, two, 0.04, samples=32 * share)]
     write_scenario(folders, {}, tmp_path / "ours")
-    assert set(speedup_table(ScenarioTables(tmp_path / "ours").measures)["scaling"]) == {kind}
+    assert set(speedup_table(Results.read_scenario(tmp_path / "ours"))["scaling"]) == {kind}
 
 
 @pytest.mark.slow
@@ -232,6 +231,6 @@ def test_a_script_that_changed_between_runs_is_noticed_and_its_runs_are_not_pool
     folders = [write_run(tmp_path, first, 0.1), write_run(tmp_path, second, 0.1, script=CHANGED)]
     write_scenario(folders, {}, tmp_path / "scenarios" / "ours")
     assert "2 sets of versions: train.py abababababab, train.py cdcdcdcdcdcd" in notes(
-        ScenarioTables(tmp_path / "scenarios" / "ours")
+        Results.read_scenario(tmp_path / "scenarios" / "ours")
     )
-    assert len(read_evidence(tmp_path).configurations) == 2
+    assert len(Results.read(tmp_path).configurations()) == 2

@@ -8,10 +8,10 @@ import pytest
 from captures import Process, make_trace
 from factories import make_run
 from multicard.analysis.runs.measures import trace_to_record
-from multicard.analysis.runs.run_files import RunFiles
 from multicard.core.files import write_json
 from multicard.core.layout import PHASES
 from multicard.experiment.read_run import read_run
+from multicard.results.run_files import RunFiles
 from multicard.runs.record import ProfilerUse, RankRecord
 from multicard.trace.extract import extract_run
 from synthetic import PID

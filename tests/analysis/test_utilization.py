@@ -14,9 +14,9 @@ from multicard.analysis.machine.limits import MachineLimits
 from multicard.analysis.machine.utilization import MEASURES, PEAKS, utilization, within_peaks
 from multicard.analysis.outputs import write_scenario
 from multicard.analysis.runs.measures import measure_run
-from multicard.analysis.scenario_tables import ScenarioTables
 from multicard.core.files import write_json
 from multicard.experiment.workload import WORKLOADS, Operations
+from multicard.results.results import Results
 from multicard.runs.record import Hardware, Host
 
 H100, OTHER = "NVIDIA H100 80GB HBM3", "synthetic GPU"
@@ -141,7 +141,7 @@ def test_a_scenario_tells_mfu_and_bound_of_its_runs(tmp_path: Path) -> None:
     path = tmp_path / "machine.json"
     write_json(path, limits(CPUS).model_dump())
     write_scenario([folder], {}, tmp_path / "scenario", [path])
-    [row] = ScenarioTables(tmp_path / "scenario").completed
+    [row] = Results.read_scenario(tmp_path / "scenario").frame().to_dict("records")
     assert row["model_flop_per_step"] == row["hardware_flop_per_step"] == 30e9
     assert row["mfu"] == row["hfu"] == pytest.approx(30e9 / (ELAPSED / 3) / 1e12)
     assert row["bound"] == "compute or communication"  # in which gradients are exchanged, too

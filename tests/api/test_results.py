@@ -10,14 +10,14 @@ import pytest
 import multicard
 from conftest import refusal
 from factories import vision_runs, write_results
-from multicard.api.results import Results
+from multicard.api.results import ExperimentResults
 from multicard.archive.pack import pack
 from multicard.core.errors import UserError
 from recorded_runs import experiment
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
+def results(tmp_path_factory: pytest.TempPathFactory) -> ExperimentResults:
     """Two scenarios that share the runs on one device."""
     folder = tmp_path_factory.mktemp("made") / "results"
     one, two = (vision_runs(90.0 * count, devices=count, iteration_time_s=0.5 / count) for count in (1, 2))
@@ -34,7 +34,7 @@ def test_a_parameter_that_tells_scenarios_apart_has_its_value_in_every_row(tmp_p
     assert table.loc[table["scenario"] == "s1", "strategy"].tolist() == ["single"]
 
 
-def test_tables_name_their_scenario(results: Results) -> None:
+def test_tables_name_their_scenario(results: ExperimentResults) -> None:
     assert results.scenarios == ["s0", "s1"]
     assert results.measures.columns[:2].tolist() == ["scenario", "run"]
     assert results.measures["scenario"].value_counts().to_dict() == {"s0": 6, "s1": 3}
@@ -43,7 +43,7 @@ def test_tables_name_their_scenario(results: Results) -> None:
     assert at_two["speedup"].tolist() == pytest.approx([2.0])
 
 
-def test_one_scenario_is_asked_for_by_its_name(results: Results) -> None:
+def test_one_scenario_is_asked_for_by_its_name(results: ExperimentResults) -> None:
     assert len(results.scenario("s1").measures) == 3
     with pytest.raises(UserError, match="found no scenario x, expected one of s0, s1"):
         results.scenario("x")
@@ -54,7 +54,7 @@ def test_one_scenario_is_asked_for_by_its_name(results: Results) -> None:
     assert results.steps.columns[0] == "run" and results.scenario("s0")["steps"].empty
 
 
-def test_a_figure_of_a_scenario(results: Results) -> None:
+def test_a_figure_of_a_scenario(results: ExperimentResults) -> None:
     import matplotlib.pyplot as plt
 
     before = plt.get_fignums()
@@ -68,7 +68,7 @@ def test_a_figure_of_a_scenario(results: Results) -> None:
         results.figure("techniques", "s1")
 
 
-def test_claims_and_recommendations(results: Results) -> None:
+def test_claims_and_recommendations(results: ExperimentResults) -> None:
     assert len(results.claims()) == 12
     assert results.recommendations()._repr_markdown_().startswith("# Recommendations")
 

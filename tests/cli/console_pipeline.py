@@ -73,13 +73,13 @@ class Pipeline:
         (self.folder / "results" / "runs" / run / "steps.csv").write_text(steps)
         self.ends(job)
 
-    def draws(self, words: str, varied: list[str]) -> None:
-        """Leave the result and a figure of the scenario."""
-        found = {"words": words, "varied": varied, "value": {"value": 0.9}}
-        write_json(self.folder / "results/scenarios/formats/headline.json", found)
-        figure = self.folder / "results/figures/formats/step_times.png"
-        figure.parent.mkdir(parents=True)
-        figure.write_bytes(b"")
+    def draws(self, sentence: str, figure: str | None) -> None:
+        """Leave the answer, which `figure` shows, and a figure of the scenario."""
+        answer = {"sentence": sentence, "rows": [{"speedup": 0.9}], "figure": figure}
+        write_json(self.folder / "results/scenarios/formats/answer.json", answer)
+        drawn = self.folder / "results/figures/formats/step_times.png"
+        drawn.parent.mkdir(parents=True)
+        drawn.write_bytes(b"")
         self.ends(self.starts("draw_figures", "draw the figures of the scenario formats", scenario="formats"))
 
     def fails(self, job: int, *logs: str, message: str | None = None) -> None:

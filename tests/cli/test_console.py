@@ -175,7 +175,7 @@ def test_on_a_terminal_the_last_line_is_the_current_run_with_its_step_and_the_ti
 
 
 def test_where_nothing_is_to_be_done_the_results_are_shown(pipeline: Pipeline, folder: Path, shown: list[Any]) -> None:
-    write_json(folder / "results/scenarios/formats/headline.json", {"words": "as before", "varied": [], "value": None})
+    write_json(folder / "results/scenarios/formats/answer.json", {"sentence": "as before", "rows": [], "figure": None})
     pipeline.say("Nothing to be done (all requested files are present and up to date).")
     for _ in range(2):  # as Snakemake does
         pipeline.handler.close()

@@ -13,11 +13,11 @@ import pytest
 
 from changed_traces import Rows, change_events
 from multicard import read_results, read_trace
-from multicard.analysis.scenario_tables import read_columns, write_csv
 from multicard.core.reasons import Reason, describe_reason
 from multicard.core.text import for_csv, from_csv
 from multicard.experiment.load import check
 from multicard.experiment.runs import expand_scenario
+from multicard.results.tables import read_measures, write_csv
 from script_runs import COMMAND, configuration, write_run
 from synthetic import kineto_trace
 
@@ -45,7 +45,7 @@ def test_texts_of_tables_are_read_back_and_numbers_stay_numbers(tmp_path: Path) 
     rows = list(csv.reader((tmp_path / "measures.csv").open(newline="")))[1:]
     assert not any(cell[0] in "=+@\t\r" for row in rows for cell in row[:2] if cell)
     assert [row[2] for row in rows] == [str(number) for number in range(-4, 4)]
-    again = read_columns(tmp_path / "measures.csv")
+    again = read_measures(tmp_path / "measures.csv")
     assert again["run"].tolist() == texts
     assert again["args.mode"].tolist() == ["=a", "+b", -1, "-x", None, "@", "'=", 2]
     assert again["time_s"].tolist() == list(range(-4, 4))

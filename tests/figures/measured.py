@@ -14,9 +14,11 @@ from matplotlib.text import Text
 
 from multicard.analysis.runs.measures import MEASURES_OF
 from multicard.analysis.scaling.speedup_tables import add_scaling
-from multicard.analysis.scenario_tables import MEASURES, SCHEMAS, ScenarioTables, store
 from multicard.experiment.workload import WORKLOADS
 from multicard.figures.draw import draw
+from multicard.results.gathering import store
+from multicard.results.results import Results
+from multicard.results.tables import MEASURES, SCHEMAS, with_run
 from multicard.runs.parameters import as_columns
 
 
@@ -33,24 +35,22 @@ def measured(workload: str, *rows: dict[str, Any]) -> pd.DataFrame:
     return add_scaling(pd.DataFrame(filled))
 
 
-def gathered(folder: Path, measures: pd.DataFrame, **tables: Iterable[dict[str, Any]]) -> ScenarioTables:
+def gathered(folder: Path, measures: pd.DataFrame, **tables: Iterable[dict[str, Any]]) -> Results:
     """Store measures, and rows of gathered tables with the columns that matter, as a scenario's folder has them.
 
     A table without rows is left out: in a folder without an index it is read as empty.
     """
     folder.mkdir(parents=True, exist_ok=True)
     stated = {name: list(rows) for name, rows in tables.items()}
-    schemas = {name: pa.schema([("run", pa.string()), *SCHEMAS[name]]) for name in stated}
+    schemas = {name: with_run(SCHEMAS[name]) for name in stated}
     store({name: pa.Table.from_pylist(rows, schemas[name]) for name, rows in stated.items() if rows}, folder)
     measures.to_csv(folder / MEASURES, index=False)
-    return ScenarioTables(folder)
+    return Results.read_scenario(folder)
 
 
 def drawn(name: str, measures: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     """Draw a figure that needs the measures alone; pyplot has forgotten it."""
-    tables = ScenarioTables(Path("no tables"))
-    tables.__dict__["every"] = measures
-    figure, data = draw(name, tables)
+    figure, data = draw(name, Results(measures))
     return closed(figure), data
 
 
@@ -160,9 +160,9 @@ def heading(axes: Axes) -> str:
     return axes.get_title() + axes.get_title(loc="left")
 
 
-def said(name: str, tables: ScenarioTables) -> str:
+def said(name: str, results: Results) -> str:
     """All words in a figure, on one line."""
-    figure, _ = draw(name, tables)
+    figure, _ = draw(name, results)
     return " ".join(word for text in closed(figure).findobj(Text) for word in text.get_text().split())
 
 

@@ -27,15 +27,15 @@ from figures.measured import (
 )
 from multicard import figures
 from multicard.analysis.comparison.comparisons import ORDER
-from multicard.analysis.provenance import notes
+from multicard.analysis.notes import notes
 from multicard.analysis.runs.measures import MEASURES_OF
-from multicard.analysis.scenario_tables import OUTCOME_TABLE
 from multicard.experiment.config import PARAMETERS
 from multicard.experiment.figures import FIGURES, FigureEntry
 from multicard.experiment.workload import WORKLOADS
 from multicard.figures.catalog import Drawing, load_drawing
 from multicard.figures.draw import draw, draw_scenario
 from multicard.figures.style import styled
+from multicard.results.tables import OUTCOME_TABLE
 
 TABLES = {"vision": pictures, "llm": texts, "script": scripts, "adopted": adopted}
 # Figures of which measures alone give a row per configuration.

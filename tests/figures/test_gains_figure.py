@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from figures.measured import drawn, group_names, heading, legend, measured
 from multicard.analysis.comparison.comparisons import ORDER, gains
 from multicard.experiment.workload import WORKLOADS
+from multicard.results.results import Results
 
 
 def runs(times: dict[tuple[Any, int], list[float]], parameter: str, **more: Any) -> list[dict[str, Any]]:
@@ -44,7 +45,7 @@ def test_one_difference_among_thirty_needs_more_than_one_alone() -> None:
         for devices in range(2, others + 2):
             times |= {(False, devices): [1.0, 1 + scatter, 1 + 2 * scatter]}
             times |= {(True, devices): [1 + scatter, 1 + 2 * scatter, 1.0]}
-        return gains(pinned(times), "pin_memory")["verdict"].iloc[0]
+        return gains(Results(pinned(times)), "pin_memory")["verdict"].iloc[0]
 
     assert [verdict((1.15, 1.2, 1.25), others) for others in (0, 29)] == ["more", "none"]
     assert verdict((1.19, 1.2, 1.21), 29, 0.01) == "more"
@@ -103,7 +104,7 @@ def test_what_else_varies_makes_series_and_only_equals_are_compared() -> None:
     assert group_names(axes) == ["NCHW", "NHWC"]  # a row each: all ran on one device
     # Switches are compared as the presets that bring them.
     rows = [{"preset": name, "devices": 1, "iteration_time_s": s} for name, s in (("paper", 1.0), ("tuned", 0.5))]
-    assert gains(measured("vision", *rows), "preset")["gain"].tolist() == pytest.approx([1.0])
+    assert gains(Results(measured("vision", *rows)), "preset")["gain"].tolist() == pytest.approx([1.0])
 
 
 def test_each_compared_value_has_a_panel_and_all_have_one_scale() -> None:

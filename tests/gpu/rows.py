@@ -7,16 +7,15 @@ from typing import Any
 
 import pandas as pd
 
-from multicard.analysis.evidence import names_synthetic
 from multicard.analysis.runs.breakdown import parts_of
 from multicard.analysis.runs.measures import measure_run, trace_to_record
-from multicard.analysis.runs.run_files import RunFiles
 from multicard.analysis.runs.step_parts import StepPart
 from multicard.core.layout import ACTIVITY, ACTIVITY_INDEX, STEPS
 from multicard.core.reasons import describe_reason
 from multicard.experiment.read_run import read_run
 from multicard.experiment.runs import Run
-from multicard.runs.environment import gpu_names
+from multicard.results.run_files import RunFiles
+from multicard.runs.environment import gpu_names, is_synthetic
 from multicard.runs.parameters import JobParameters
 from multicard.runs.record import Binding, RankRecord, RunRecord
 from multicard.trace.tables import STEPS as ALL_STEPS
@@ -122,7 +121,7 @@ def _completed(run: Run, folder: Path, record: RunRecord, scenario: str) -> tupl
         faults += binding_faults(record.ranks)
     if p.workload == "llm":
         faults += estimate_faults(estimate, row["peak_memory_bytes"])
-    is_real = not names_synthetic(gpu_names(record.hardware))
+    is_real = not is_synthetic(gpu_names(record.hardware))
     if scenario in OF_SCENARIO:
         faults += OF_SCENARIO[scenario](p, row, files, is_real)
     return row, faults

@@ -13,8 +13,6 @@ from conftest import refusal
 from factories import Row, vision_runs, write_results
 from machine.machine_record import record as machine_record
 from multicard.analysis.choice.recommend import advise
-from multicard.analysis.evidence import read_evidence
-from multicard.analysis.scenario_tables import ScenarioTables
 from multicard.core.files import write_json
 from multicard.figures.draw import draw, save
 from multicard.figures.search import draw_search
@@ -22,6 +20,7 @@ from multicard.report.environment import environment
 from multicard.report.page import for_the_dark, write_report
 from multicard.report.results import Plan, read_contents
 from multicard.report.tables import numbers_table, run_table
+from multicard.results.results import Results
 from multicard.stats.interval import Interval
 
 ESCAPED = "&lt;script&gt;document.title=&#39;taken&#39;&lt;/script&gt;"
@@ -100,10 +99,10 @@ def test_numbers_on_the_page_are_those_of_the_recommendations(tmp_path: Path) ->
         vision_runs(100) + vision_runs(150, num_workers=8) + vision_runs(190, devices=2, num_workers=8, data_share=0.4)
     )
     page = measured(tmp_path, rows)
-    [job] = advise(read_evidence(tmp_path)).jobs
+    [job] = advise(Results.read(tmp_path)).jobs
     for row in job.table.rows:
         assert re.search(r"\s*".join(f"<t[hd][^>]*>{re.escape(escape(cell))}</t[hd]>" for cell in row), page)
-    for _, text in job.points:
+    for text in [answer.sentence for answer in job.first_screen]:
         assert re.sub("`(.*?)`", r"<code>\1</code>", escape(text)) in page
     assert "<code>higher num_workers</code> (loads in more processes)" in page
 
@@ -181,7 +180,7 @@ def test_figures_of_the_papers_own_jobs_name_the_paper_and_link_to_it(tmp_path: 
     own = {"strategy": "ddp"} if workload == "vision" else {"command": ["train.py"], "steps": 1}
     rows = [{"workload": workload, "device": "cpu", "devices": n, "iteration_time_s": 0.1 / n, **own} for n in (1, 2)]
     write_results(tmp_path, rows, gpu=None)
-    drawn = draw("iteration_time", ScenarioTables(tmp_path / "scenarios/s0"))
+    drawn = draw("iteration_time", Results.read_scenario(tmp_path / "scenarios/s0"))
     save(*drawn, tmp_path / "figures/s0/iteration_time")
     text = section(written(tmp_path, {"s0": Plan(question="?", figures=["iteration_time"])}), "figures")
     link = '<a href="https://arxiv.org/abs/2503.15252">Lawenda et al., arXiv 2503.15252</a>'

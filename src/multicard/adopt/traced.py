@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from multicard.adopt.table import TracedRun
-from multicard.analysis.runs.run_files import RunFiles
 from multicard.core.errors import TraceError, UserError
 from multicard.core.files import described, write_csv, write_json
 from multicard.core.layout import (
@@ -23,6 +22,7 @@ from multicard.core.layout import (
 )
 from multicard.core.text import gpu_name, natural
 from multicard.experiment.workload import parameters_of
+from multicard.results.run_files import RunFiles
 from multicard.runs.record import AdoptedRecord, AdoptedTrace, ListedFile, ProfilerUse, RankRecord, RunRecord
 from multicard.trace.extract import write_tables
 from multicard.trace.files import open_trace

@@ -9,13 +9,14 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from multicard.analysis.bottlenecks.bottlenecks import LEAST, Bottleneck, BottleneckReport
-from multicard.analysis.evidence import DEVICE_WORDS, Configuration, Evidence
 from multicard.analysis.runs.step_parts import StepPart
 from multicard.analysis.scaling.headline import STEP_TIME
 from multicard.core.grouping import grouped
 from multicard.core.text import counted
 from multicard.core.units import SECONDS, percent, with_unit
 from multicard.experiment.config import configuration_key
+from multicard.results.configuration import DEVICE_WORDS, Configuration
+from multicard.results.results import Results
 from multicard.stats.interval import Interval, interval_columns, verdict
 from multicard.stats.pool import Pool
 
@@ -161,13 +162,13 @@ def _short_of_cpus(configuration: Configuration, workers_per_rank: int) -> int |
     return cpus if workers > cpus * nodes else None
 
 
-def costs(evidence: Evidence) -> list[PartCost]:
+def costs(results: Results) -> list[PartCost]:
     """Return the cost in each ablated configuration that completed beside the one that has all parts.
 
     What each part costs is a question of its own, so p-values are not corrected for their number.
     """
-    ablated = [configuration for configuration in evidence.ablated if configuration.completed]
-    whole = {_without_ablation(full): full for full in evidence.configurations if full.completed}
+    ablated = [configuration for configuration in results.ablated() if configuration.completed]
+    whole = {_without_ablation(full): full for full in results.configurations() if full.completed}
     no_loading = {
         _without_ablation(configuration): configuration
         for configuration in ablated
@@ -199,7 +200,7 @@ def _speed_ratio(configuration: Configuration, baseline: Configuration) -> Inter
     return times and times.map(lambda ratio: 1 / ratio)
 
 
-def not_measured(evidence: Evidence) -> list[NotMeasured]:
+def not_measured(results: Results) -> list[NotMeasured]:
     """Return the configurations of which no run could go without the host's work.
 
     Texts have the reason, and the share of the step in which the host keeps the GPU idle, where there is a trace.
@@ -207,12 +208,12 @@ def not_measured(evidence: Evidence) -> list[NotMeasured]:
     # A run that failed may not have recorded its machine, so only parameters are compared.
     reasons = {
         configuration_key(configuration.parameters, {"ablate"}): run.values.get("reason")
-        for configuration in evidence.ablated
+        for configuration in results.ablated()
         if configuration["ablate"] == "host" and not configuration.completed
         for run in configuration.runs
     }
     unmeasured = []
-    for configuration in evidence.configurations:
+    for configuration in results.configurations():
         reason = reasons.get(configuration_key(configuration.parameters, {"ablate"}))
         if reason is not None and configuration.completed:
             unmeasured.append(NotMeasured(configuration, _not_measured_words(configuration, str(reason))))

@@ -5,26 +5,19 @@ from dataclasses import asdict
 from pathlib import Path
 
 from multicard.analysis.choice.recommend import as_markdown
-from multicard.analysis.evidence import evidence_of, read_evidence
 from multicard.analysis.machine.limits import read_machine
 from multicard.analysis.machine.utilization import within_peaks
 from multicard.analysis.runs.breakdown import complete_breakdowns
 from multicard.analysis.runs.measures import measure_run, outcome_of, outcome_table, runs_table
 from multicard.analysis.runs.per_run import trace_shares
-from multicard.analysis.runs.run_files import RunFiles
 from multicard.analysis.scaling.headline import headline
 from multicard.analysis.scaling.speedup_tables import add_scaling
-from multicard.analysis.scenario_tables import (
-    MEASURES,
-    OUTCOME_TABLE,
-    ScenarioTables,
-    joined,
-    store,
-    tables_of,
-    write_csv,
-)
 from multicard.core.files import atomic_write, described, write_json
-from multicard.core.layout import HEADLINE, SCENARIO_INDEX, SCENARIO_TABLES
+from multicard.core.layout import ANSWER, SCENARIO_INDEX, SCENARIO_TABLES
+from multicard.results.gathering import joined, store, tables_of
+from multicard.results.results import Results
+from multicard.results.run_files import RunFiles
+from multicard.results.tables import MEASURES, OUTCOME_TABLE, ScenarioTables, write_csv
 
 
 def write_scenario(
@@ -45,11 +38,11 @@ def write_scenario(
         measured.append(measure_run(run, limits))
         outcomes.append(outcome_of(run))
     store(joined(parts), out)
-    tables = ScenarioTables(out)
-    measures = within_peaks(runs_table(complete_breakdowns(measured, trace_shares(tables))))
+    traced = Results(runs_table([]), scenarios=(ScenarioTables(out),))  # of all runs, ablated ones too
+    measures = within_peaks(runs_table(complete_breakdowns(measured, trace_shares(traced))))
     write_csv(outcome_table(outcomes, not_run), out / OUTCOME_TABLE)
     write_csv(add_scaling(measures), out / MEASURES)
-    write_json(out / HEADLINE, asdict(headline(evidence_of(ScenarioTables(out)))))
+    write_json(out / ANSWER, asdict(headline(Results.read_scenario(out))))
     written = [MEASURES, OUTCOME_TABLE, *(f"{name}.parquet" for name in SCENARIO_TABLES)]
     write_json(out / SCENARIO_INDEX, {"files": [described(out / name) for name in written]})
 
@@ -59,6 +52,6 @@ def write_recommendations(results: Path, scenarios: Sequence[str], out: Path) ->
 
     Raises `UserError` if a scenario's measures are not there.
     """
-    text = as_markdown(read_evidence(results, scenarios))
+    text = as_markdown(Results.read(results, scenarios))
     with atomic_write(out) as temporary:
         temporary.write_text(text, encoding="utf-8")

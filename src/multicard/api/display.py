@@ -6,6 +6,7 @@ import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.figure import Figure
 
+from multicard.analysis.answer import Answer
 from multicard.core.text import printable
 
 
@@ -14,6 +15,18 @@ class Markdown(str):
 
     def _repr_markdown_(self) -> str:
         return str(self)
+
+
+class NotebookAnswer(Answer):
+    """An answer, which notebooks show with its numbers below the sentence."""
+
+    @classmethod
+    def of(cls, answer: Answer) -> "NotebookAnswer":
+        """Return an answer as notebooks show it."""
+        return cls(answer.question, answer.sentence, answer.rows, answer.caveats, answer.figure)
+
+    def _repr_html_(self) -> str:
+        return titled(str(self), self.table())
 
 
 def titled(title: str, table: pd.DataFrame) -> str:

@@ -1,4 +1,4 @@
-"""Results for experiment trackers and monitoring, written by these tools' own packages, without a server."""
+"""ExperimentResults for experiment trackers and monitoring, written by these tools' own packages, without a server."""
 
 import importlib.util
 import json
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from multicard.api.results import Results
+from multicard.api.results import ExperimentResults
 from multicard.core.errors import UserError
 from multicard.core.files import unwritable
 from multicard.experiment.config import parameters_in
@@ -51,7 +51,7 @@ class ExportFormat:
     opened: str
 
 
-def export(results: Results, to: str, out: Path) -> None:
+def export(results: ExperimentResults, to: str, out: Path) -> None:
     """Write results, a row per scenario and run, in another tool's format: `to`, a key of `EXPORT_FORMATS`.
 
     `out`: the file (json, openmetrics) or folder to write.
@@ -75,7 +75,7 @@ def export(results: Results, to: str, out: Path) -> None:
         unfinished.rename(out)
 
 
-def exported_runs(results: Results) -> list[ExportedRun]:
+def exported_runs(results: ExperimentResults) -> list[ExportedRun]:
     """Return every run of every scenario as it is exported, without what is empty."""
     measures = results.measures
     parameters = parameters_in(measures)

@@ -12,16 +12,13 @@ from matplotlib.figure import Figure
 
 from multicard.analysis.choice.applied import Request
 from multicard.analysis.choice.choices import as_table, choices
-from multicard.analysis.choice.recommend import as_markdown
+from multicard.analysis.choice.recommend import advise, as_markdown
 from multicard.analysis.comparison.results import Comparison, compare
 from multicard.analysis.comparison.sides import Side, read_side
-from multicard.analysis.evidence import Evidence, read_evidence
 from multicard.analysis.scaling.prediction import PredictionCheck
 from multicard.analysis.scaling.series import series
 from multicard.analysis.scaling.series_tables import checked_line, checks_table, predictions_table
-from multicard.analysis.scaling.speedup_tables import speedup_table
-from multicard.analysis.scenario_tables import MEASURES
-from multicard.api.display import Markdown, titled
+from multicard.api.display import Markdown, NotebookAnswer, titled
 from multicard.api.scenario import ScenarioResults
 from multicard.archive.allowed import Allowed
 from multicard.archive.manifest import experiment_of
@@ -38,6 +35,8 @@ from multicard.report.assemble import Drawn, check_free, draw, measure
 from multicard.report.proposal.document import write_proposal
 from multicard.report.proposal.propose import propose
 from multicard.report.results import Plan, read_records
+from multicard.results.results import SCENARIOS, Results
+from multicard.results.tables import MEASURES
 
 
 def holds_results(path: Path) -> bool:
@@ -45,7 +44,7 @@ def holds_results(path: Path) -> bool:
     return _is_archive(path) or (path.is_dir() and any(path.glob(f"runs/*/{RUN}")))
 
 
-def read_results(path: str | Path, config: str | Path | None = None) -> "Results":
+def read_results(path: str | Path, config: str | Path | None = None) -> "ExperimentResults":
     """Read what an experiment measured.
 
     Parameters
@@ -77,19 +76,21 @@ def read_results(path: str | Path, config: str | Path | None = None) -> "Results
         runs = unpacked / "runs"
         runs.mkdir(parents=True)
         manifest = unpack(path, runs, unpacked / MACHINES)
-        return Results(path, runs, lambda: experiment_of(manifest, path), scratch)
+        return ExperimentResults(path, runs, lambda: experiment_of(manifest, path), scratch)
     if not path.is_dir():
         raise UserError(f"{path}: no such folder, expected the results of an experiment")
     if not any(path.glob(f"runs/*/{RUN}")) and (config is not None or not any(path.glob(f"scenarios/*/{MEASURES}"))):
         places = f"runs/*/{RUN}" if config is not None else f"runs/*/{RUN} or scenarios/*/{MEASURES}"
         raise UserError(f"{path}: found no results, expected a folder with {places}, or {ARCHIVE}")
     if config is None:
-        return Results(path, path / "runs")
+        return ExperimentResults(path, path / "runs")
     experiment = read_experiment(Path(config), outside=False)
-    return Results(path, path / "runs", lambda: experiment, tempfile.TemporaryDirectory(ignore_cleanup_errors=True))
+    return ExperimentResults(
+        path, path / "runs", lambda: experiment, tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+    )
 
 
-class Results:
+class ExperimentResults:
     """What an experiment measured, as `read_results` gives it; `path` is the folder or archive.
 
     Tables are pandas DataFrames with units in the names of columns: `_s` seconds, `_bytes` bytes, `_j` joules, `_share`
@@ -143,7 +144,8 @@ class Results:
         if name not in self.scenarios:
             found = "several scenarios" if name is None else f"no scenario {name}"
             raise UserError(f"{self.path}: found {found}, expected one of {', '.join(self.scenarios)}")
-        return self._scenarios.setdefault(name, ScenarioResults(self._measured[0] / "scenarios" / name))
+        folder = self._measured[0] / SCENARIOS / name
+        return self._scenarios.setdefault(name, ScenarioResults(name, Results.read_scenario(folder)))
 
     @property
     def measures(self) -> pd.DataFrame:
@@ -160,7 +162,7 @@ class Results:
         """Speed-up and efficiency with their intervals, per scenario, configuration and number of devices."""
         # What all rows of a scenario share may be what tells it from another one.
         parameters = {name for each in self.scenarios for name in parameters_in(self.scenario(each).speedup)}
-        return self._of_scenarios(lambda each: speedup_table(each.measures, parameters))
+        return self._of_scenarios(lambda scenario: scenario.speedup_with(parameters))
 
     @property
     def steps(self) -> pd.DataFrame:
@@ -177,14 +179,21 @@ class Results:
 
         The `verdict` is `confirmed`, `refuted`, `not decided`, `not judged` or `not measured here`.
         """
-        return claims_table(judge(read_claims(SHIPPED), self._evidence))
+        return claims_table(judge(read_claims(SHIPPED), self._results))
 
     def recommendations(self, verbose: bool = True) -> Markdown:
         """How much faster more devices are, where the step goes, and what to try next, as Markdown.
 
         `verbose`: with the table of choices, and all options.
         """
-        return Markdown(as_markdown(self._evidence, verbose))
+        return Markdown(as_markdown(self._results, verbose))
+
+    def answers(self) -> list[NotebookAnswer]:
+        """Answers for each job: how many devices, which configuration, where the step goes, what to try next.
+
+        Each has a `question`, a `sentence`, `caveats`, the name of a `figure`, and in its `table()` the numbers.
+        """
+        return [NotebookAnswer.of(answer) for job in advise(self._results).jobs for answer in job.answers]
 
     def choices(self) -> pd.DataFrame:
         """How fast the training is in each configuration, on every number of devices that was measured.
@@ -198,14 +207,14 @@ class Results:
             `not_worse` (than the fastest of the same training on as many devices, as far as is shown). The last rows
             are configurations of which no run completed: `lost` says how they ended.
         """
-        return as_table(choices(self._evidence))
+        return as_table(choices(self._results))
 
     def predictions(self, devices: Sequence[int]) -> "Predictions":
         """Predict step time, throughput and speed-up on numbers of devices; see docs/choosing.md."""
-        return Predictions(self._evidence, devices)
+        return Predictions(self._results, devices)
 
     def compare(
-        self, new: "Results", tolerance: float | None = None, measures: Sequence[str] | None = None
+        self, new: "ExperimentResults", tolerance: float | None = None, measures: Sequence[str] | None = None
     ) -> Comparison:
         """Compare with newer results, configuration by configuration.
 
@@ -246,10 +255,10 @@ class Results:
         Raises UserError if nothing was measured on the devices or of the work that is applied for.
         """
         names = self.scenarios if scenario is None else [self.scenario(scenario).name]
-        evidence = read_evidence(self._measured[0], names)
-        records = read_records(self._measured[0], [run.run for run in evidence.runs])
+        results = Results.read(self._measured[0], names)
+        records = read_records(self._measured[0], [run.run for run in results.runs])
         kept = [("Archive", f"{self.path.name}, sha256 {sha256(self.path)[:12]}")] if _is_archive(self.path) else []
-        return write_proposal(propose(evidence, records, request, kept), Path(out))
+        return write_proposal(propose(results, records, request, kept), Path(out))
 
     def __repr__(self) -> str:
         return f"<results {self.path}: {', '.join(self.scenarios)}>"
@@ -264,9 +273,9 @@ class Results:
         with self._naming_members():
             return read_side(sorted(path.parent for path in self._runs.glob(f"*/{RUN}")))
 
-    @property
-    def _evidence(self) -> Evidence:
-        return read_evidence(self._measured[0], self.scenarios)
+    @cached_property
+    def _results(self) -> Results:
+        return Results.read(self._measured[0], self.scenarios)
 
     def _of_scenarios(self, table: Callable[["ScenarioResults"], pd.DataFrame]) -> pd.DataFrame:
         found = {name: table(self.scenario(name)) for name in self.scenarios}
@@ -285,15 +294,17 @@ class Predictions:
     what `throughput_per_s` counts of each `configuration` of the tables.
     """
 
-    def __init__(self, evidence: Evidence, devices: Sequence[int]) -> None:
-        found = series(evidence)
-        self.predictions = predictions_table(found, devices)
-        self.checks = checks_table(found)
-        self.units = {each.words: each.largest.workload.unit.name for each in found}
-        by_machine: dict[str | None, list[PredictionCheck]] = {}
-        for each in found:
-            by_machine.setdefault(each.largest.provenance.kind, []).extend(each.checks)
-        self.verdicts = [f"{kind or 'machine unknown'}: {checked_line(own)}" for kind, own in by_machine.items()]
+    def __init__(self, results: Results, devices: Sequence[int]) -> None:
+        all_series = series(results)
+        self.predictions = predictions_table(all_series, devices)
+        self.checks = checks_table(all_series)
+        self.units = {one.words: one.largest.workload.unit.name for one in all_series}
+        checks_by_machine: dict[str | None, list[PredictionCheck]] = {}
+        for one in all_series:
+            checks_by_machine.setdefault(one.largest.provenance.kind, []).extend(one.checks)
+        self.verdicts = [
+            f"{machine or 'machine unknown'}: {checked_line(checks)}" for machine, checks in checks_by_machine.items()
+        ]
 
 
 def _is_archive(path: Path) -> bool:

@@ -1,39 +1,61 @@
 """The results of one scenario as tables and figures."""
 
+from collections.abc import Collection
+
 import pandas as pd
 from matplotlib.figure import Figure
 
+from multicard.analysis.scaling.headline import headline
 from multicard.analysis.scaling.speedup_tables import speedup_table
-from multicard.analysis.scenario_tables import ScenarioTables
-from multicard.api.display import titled, unmanaged
+from multicard.api.display import NotebookAnswer, titled, unmanaged
 from multicard.core.errors import UserError
 from multicard.core.layout import SCENARIO_TABLES
 from multicard.core.text import counted
 from multicard.experiment.figures import FIGURES
+from multicard.results.results import Results
 
 
-class ScenarioResults(ScenarioTables):
-    """The results of one scenario, as `Results.scenario` gives them.
+class ScenarioResults:
+    """The results of one scenario, as `ExperimentResults.scenario` gives them."""
 
-    `measures` has a row per run with its outcome, parameters and measures; `ablated` the same of runs that went without
-    a part of their step, and trained nothing.
-    """
+    def __init__(self, name: str, results: Results) -> None:
+        self.name = name
+        self._results = results
 
     @property
-    def name(self) -> str:
-        """Name of the scenario."""
-        return self.folder.name
+    def measures(self) -> pd.DataFrame:
+        """One row per run: its outcome, parameters and measures; of runs that had all parts of their step."""
+        return self._results.frame()
+
+    @property
+    def ablated(self) -> pd.DataFrame:
+        """One row per run that went without a part of its step, and so trained nothing."""
+        return self._results.ablated_frame()
+
+    @property
+    def runs(self) -> pd.DataFrame:
+        """One row per run: its `outcome` and the `reason` for it; those that were not run, too."""
+        return self._results.outcomes()
 
     @property
     def speedup(self) -> pd.DataFrame:
         """Speed-up and efficiency with their intervals, per configuration and number of devices."""
-        return speedup_table(self.measures)
+        return self.speedup_with(())
+
+    def speedup_with(self, parameters: Collection[str]) -> pd.DataFrame:
+        """Return `speedup` with these parameters, too, which all its rows may share."""
+        return speedup_table(self._results, parameters)
+
+    @property
+    def answer(self) -> NotebookAnswer:
+        """The answer that the scenario gives: a sentence, and in its `table()` the number that it states."""
+        return NotebookAnswer.of(headline(self._results))
 
     def __getitem__(self, table: str) -> pd.DataFrame:
         """Rows of one gathered table of all completed runs: `steps`, `epochs`, `timeline`, `kernel_classes`, …."""
         if table not in SCENARIO_TABLES:
             raise UserError(f"no table {table} of a scenario, expected one of {', '.join(SCENARIO_TABLES)}")
-        return self.table(table)
+        return self._results.table(table)
 
     def figure(self, name: str) -> Figure:
         """Draw a figure of the catalog (`python -m multicard.figures`). One with nothing to show says why.
@@ -44,11 +66,11 @@ class ScenarioResults(ScenarioTables):
 
         if name not in FIGURES:
             raise UserError(f"no figure {name}, expected one of {', '.join(FIGURES)}")
-        entry, workloads = FIGURES[name], list(self.measures["workload"].unique())
-        if (entry.workload and entry.workload not in workloads) or (entry.axis and entry.axis not in self.measures):
-            found = f"found the workload {', '.join(workloads)} in the scenario {self.name}"
-            raise UserError(f"the figure {name} needs {entry.needs}, {found}")
-        return unmanaged(draw(name, self)[0])
+        figure, workloads = FIGURES[name], list(self.measures["workload"].unique())
+        if (figure.workload and figure.workload not in workloads) or (figure.axis and figure.axis not in self.measures):
+            scenario = f"found the workload {', '.join(workloads)} in the scenario {self.name}"
+            raise UserError(f"the figure {name} needs {figure.needs}, {scenario}")
+        return unmanaged(draw(name, self._results)[0])
 
     def __repr__(self) -> str:
         return f"<scenario {self.name}: {counted(len(self.runs), 'run')}>"

@@ -12,7 +12,6 @@ from typing import Any, TypeVar, get_type_hints
 
 from pydantic import BaseModel
 
-from multicard.analysis.evidence import SYNTHETIC
 from multicard.archive.own_text import argument_without_places, arguments_without_places, without_places
 from multicard.core.layout import PHASES
 from multicard.core.secrets import REMOVED, is_secret_argument, secret_parameters
@@ -30,6 +29,7 @@ from multicard.core.sharing import (
     Rule,
     Words,
 )
+from multicard.runs.environment import SYNTHETIC
 from multicard.runs.record import RunRecord
 from multicard.trace.captured_events import SCOPES
 from multicard.trace.host import FIRST_LAUNCH

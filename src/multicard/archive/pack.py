@@ -22,7 +22,6 @@ from pydantic import ValidationError
 
 from multicard import __version__
 from multicard.analysis.machine.limits import read_machine
-from multicard.analysis.runs.run_files import RunFiles
 from multicard.archive.allowed import COLUMNS, UNSAID, Allowed, NumberedNames, given, text
 from multicard.archive.manifest import FORMAT, MANIFEST, check_suffix, configuration_of, configured
 from multicard.archive.whole import first_missing
@@ -45,6 +44,7 @@ from multicard.experiment.config import Experiment
 from multicard.experiment.read_run import read_run
 from multicard.experiment.runs import distinct, expand
 from multicard.experiment.workload import WORKLOADS, parameters_of
+from multicard.results.run_files import RunFiles
 from multicard.runs.parameters import run_id
 from multicard.runs.record import RunRecord
 from multicard.trace.tables import ACTIVITIES

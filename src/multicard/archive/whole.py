@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from multicard.analysis.runs.run_files import RunFiles
 from multicard.archive.manifest import FILES
 from multicard.core.errors import UserError
 from multicard.core.layout import ACTIVITY, ACTIVITY_INDEX, KEPT, RUN
+from multicard.results.run_files import RunFiles
 
 
 def first_missing(folder: Path) -> str | None:

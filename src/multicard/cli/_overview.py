@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from multicard.experiment.config import Experiment
+    from multicard.results.results import Results
 
 # Headings that are shorter than the names of their columns.
 HEADINGS = {
@@ -34,45 +35,60 @@ def print_results(experiment: "Experiment", config: Path) -> None:
 
     Raises `UserError` if a scenario was not measured.
     """
-    from multicard.analysis import ablation
-    from multicard.analysis.evidence import evidence_of
+    from multicard.results.results import Results
+    from multicard.results.tables import MEASURES
+
+    folder = Path(experiment.results)
+    outcomes: dict[str, str] = {}  # by run; scenarios may share runs
+    lines: list[str] = []
+    is_alone = len(experiment.scenarios) == 1
+    for name, scenario in experiment.scenarios.items():
+        tables = folder / "scenarios" / name
+        if not (tables / MEASURES).is_file():
+            raise UserError(f"{tables}: not measured")
+        results = Results.read_scenario(tables)
+        outcomes |= {run.run: run.outcome for run in results.runs}
+        if is_alone:
+            lines += _print_table(scenario.question, results)
+        lines += [line if is_alone else f"{name}: {line}" for line in _lines_below(results)]
+    lines += [*_changed_scripts(experiment), f"report: {folder / 'report.html'}"]
+    say(*dict.fromkeys(lines), _next_step(experiment, config, outcomes))
+
+
+def _print_table(question: str, results: "Results") -> list[str]:
+    """Print the configurations of a scenario, if it has any; return lines that explain the table."""
     from multicard.analysis.overview import measures_shown, overview
-    from multicard.analysis.provenance import notes
-    from multicard.analysis.scenario_tables import MEASURES, ScenarioTables
     from multicard.experiment.workload import workload_of
 
-    results = Path(experiment.results)
-    outcomes: dict[str, str] = {}  # scenarios may share runs
-    said: list[str] = []
-    for name, scenario in experiment.scenarios.items():
-        folder = results / "scenarios" / name
-        if not (folder / MEASURES).is_file():
-            raise UserError(f"{folder}: not measured")
-        tables = ScenarioTables(folder)
-        for table in (tables.measures, tables.ablated):
-            outcomes |= table.reindex(columns=["run", "outcome"]).set_index("run")["outcome"].to_dict()
-        alone, lines = len(experiment.scenarios) == 1, []
-        if alone and len(tables.measures):
-            rows, shown = overview(tables), measures_shown(tables)
-            say(*overview_tables(scenario.question, rows, shown, console().width))
-            if rows["iteration_time_s_low"].notna().any():
-                lines.append("in brackets: the 95% CI over repeats")
-            if tables.completed and rows["data_share"].isna().all():
-                lines.append(f"data wait: {workload_of(tables.measures).data_wait_unknown}")
-            if tables.completed and "steps_per_s" in rows and rows["steps_per_s"].notna().any():
-                lines.append(f"{UNCOUNTED} {workload_of(tables.measures).states_samples_by}")
-            lines += [
-                f"{row['outcome'].replace('_', ' ')}: {row['reason']}" for _, row in rows.iterrows() if row["reason"]
-            ]
-        if len(tables.ablated):
-            evidence = evidence_of(tables)
-            lines += ablation.cost_lines(ablation.costs(evidence))
-            lines += [text for _, text in ablation.not_measured(evidence)]
-        lines += [f"{count} cannot run here: {reason}" for reason, count in Counter(tables.reasons_not_run).items()]
-        lines += notes(tables, profiled=True)
-        said += [line if alone else f"{name}: {line}" for line in lines]
-    said += [*_changed_scripts(experiment), f"report: {results / 'report.html'}"]
-    say(*dict.fromkeys(said), _next_step(experiment, config, outcomes))
+    frame = results.frame()
+    if frame.empty:
+        return []
+    rows = overview(results)
+    say(*overview_tables(question, rows, measures_shown(results), console().width))
+    lines = []
+    if rows["iteration_time_s_low"].notna().any():
+        lines.append("in brackets: the 95% CI over repeats")
+    if any(run.is_completed for run in results.runs):
+        workload = workload_of(frame)
+        if rows["data_share"].isna().all():
+            lines.append(f"data wait: {workload.data_wait_unknown}")
+        if "steps_per_s" in rows and rows["steps_per_s"].notna().any():
+            lines.append(f"{UNCOUNTED} {workload.states_samples_by}")
+    lost = rows[rows["reason"] != ""]
+    return lines + [f"{row['outcome'].replace('_', ' ')}: {row['reason']}" for _, row in lost.iterrows()]
+
+
+def _lines_below(results: "Results") -> list[str]:
+    """Return what parts of the step cost, what cannot run here, and what could change the results."""
+    from multicard.analysis import ablation
+    from multicard.analysis.notes import notes
+
+    lines = []
+    if results.ablated():
+        lines += ablation.cost_lines(ablation.costs(results))
+        lines += [text for _, text in ablation.not_measured(results)]
+    lines += [f"{count} cannot run here: {reason}" for reason, count in Counter(results.reasons_not_run()).items()]
+    return lines + notes(results, profiled=True)
 
 
 def _changed_scripts(experiment: "Experiment") -> Iterator[str]:

@@ -21,7 +21,7 @@ from multicard.core.text import counted, printable
 if TYPE_CHECKING:
     from multicard.analysis.comparison.results import Comparison
     from multicard.analysis.comparison.words import SideNames
-    from multicard.api.results import Results
+    from multicard.api.results import ExperimentResults
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -114,7 +114,7 @@ def _measures(text: str | None, tolerance: float | None) -> list[str] | None:
     return measures
 
 
-def _read_all(paths: Sequence[Path]) -> list["Results"]:
+def _read_all(paths: Sequence[Path]) -> list["ExperimentResults"]:
     """Return the results at some paths; raise `UserError` if one of them is something else."""
     from multicard.api.results import holds_results, read_results
     from multicard.core.layout import RUN

@@ -37,12 +37,12 @@ def run(arguments: argparse.Namespace) -> None:
 def _print_predictions(arguments: argparse.Namespace) -> None:
     """Print predictions, how those of measured runs turn out, and what they rest on."""
     from multicard import read_results
-    from multicard.analysis.evidence import place_words
+    from multicard.results.provenance import distinguishing_words
 
     devices = numbers_of_devices(arguments.devices)
     found = read_results(arguments.source).predictions(devices)
     series = list(dict.fromkeys(zip(*(found.predictions[name] for name in SERIES), strict=True)))
-    places = place_words([place for _, *place in series])
+    places = distinguishing_words([place for _, *place in series])
     names = {each: each[0] + (f" ({words})" if words else "") for each, words in zip(series, places, strict=True)}
     for key, group in found.predictions.groupby(SERIES, sort=False):
         rows = group.to_dict("records")
@@ -58,8 +58,8 @@ def _print_predictions(arguments: argparse.Namespace) -> None:
 
 def _answer(row: Row, unit: str) -> list[str]:
     """How much faster than one device, or how fast where none ran; and below it what else is predicted."""
-    from multicard.analysis.evidence import DEVICE_WORDS
     from multicard.core.units import number, percent
+    from multicard.results.configuration import DEVICE_WORDS
 
     devices = counted(row["devices"], DEVICE_WORDS[row["device"]])
     if isinstance(row["reason"], str):  # else empty, which pandas may have as not a number

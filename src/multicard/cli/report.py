@@ -11,7 +11,7 @@ from multicard.cli._console import say
 from multicard.core.errors import UserError
 
 if TYPE_CHECKING:
-    from multicard.api.results import Results
+    from multicard.api.results import ExperimentResults
 
 REPORT, PROPOSAL = "report.html", Path("proposal.md")
 # What the work of a run may be counted in: the keys of multicard.analysis.choice.applied.WORK.
@@ -119,7 +119,7 @@ def _positive(kind: type) -> Callable[[str], Any]:
     return read
 
 
-def print_claims(results: "Results") -> None:
+def print_claims(results: "ExperimentResults") -> None:
     """Print the verdict on each claim, with the numbers."""
     judged = results.claims()
     labels = {"claim_text": "", "refuted_if": "Refuted if: ", "finding": "", "conditions": ""}

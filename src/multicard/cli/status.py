@@ -60,14 +60,14 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _measured(results: Path, scenarios: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Rows of the tables that are no older than the record of their run, by run."""
-    from multicard.analysis.scenario_tables import MEASURES, read_columns
     from multicard.core.layout import RUN
+    from multicard.results.tables import MEASURES, read_measures
 
     found = {}
     for path in (results / "scenarios" / scenario / MEASURES for scenario in scenarios):
         if path.exists():
             made = path.stat().st_mtime
-            for row in read_columns(path).to_dict("records"):
+            for row in read_measures(path).to_dict("records"):
                 record = results / "runs" / str(row["run"]) / RUN
                 if record.exists() and record.stat().st_mtime <= made:
                     found[row["run"]] = row
@@ -85,11 +85,11 @@ def run_status(
 
     from multicard.analysis.runs.conditions import disturbance_of
     from multicard.analysis.runs.notices import notices
-    from multicard.analysis.runs.run_files import RunFiles
     from multicard.archive.whole import check_files
     from multicard.core.layout import ACTIVITY, ACTIVITY_INDEX, RUN
     from multicard.core.reasons import describe_reason
     from multicard.launch.attempts import is_at_work
+    from multicard.results.run_files import RunFiles
 
     if not (folder / RUN).exists():
         if job and job.state == "PENDING":

@@ -32,7 +32,7 @@ ARCHIVED_TABLES = ("phases", *GATHERED_ACTIVITIES)
 # of the tables of runs.
 SCENARIO_TABLES = (*GATHERED_ACTIVITIES, "steps", "epochs", "runs_info")
 SCENARIO_INDEX = "tables.json"
-HEADLINE = "headline.json"  # the finding of a scenario, in a sentence
+ANSWER = "answer.json"  # the answer that a scenario gives, in a sentence with its numbers
 
 # Folders and files in the results.
 LAUNCHES = "logs/launch_run"  # output of the launchers of runs

@@ -11,8 +11,8 @@ from importlib import import_module
 import pandas as pd
 from matplotlib.figure import Figure
 
-from multicard.analysis.scenario_tables import ScenarioTables
 from multicard.experiment.figures import FIGURES
+from multicard.results.results import Results
 
 # Sentences that several captions share. The bounds are those of `multicard.stats.pool`.
 REPEATS = "are 95% confidence intervals, by the scatter of all configurations of the figure; a single repeat has none"
@@ -27,7 +27,7 @@ SUMMED = "Overlapping durations add up, so this is not wall time. Bars are means
 # Paper A of `Drawing.paper_figure`.
 PAPER = "Lawenda et al., arXiv 2503.15252", "https://arxiv.org/abs/2503.15252"
 
-Draw = Callable[[ScenarioTables], tuple[Figure, pd.DataFrame]]
+Draw = Callable[[Results], tuple[Figure, pd.DataFrame]]
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,8 @@ from matplotlib.figure import Figure
 
 from multicard.analysis.choice.choices import as_table, choices
 from multicard.analysis.comparison.comparisons import varied
-from multicard.analysis.evidence import evidence_of, place_words
 from multicard.analysis.runs.notices import UNCOUNTED
 from multicard.analysis.scaling.speedup_tables import over_repeats
-from multicard.analysis.scenario_tables import ScenarioTables
 from multicard.core.text import counted, for_figure
 from multicard.core.units import BYTES, JOULES, MINUTES, SECONDS, unit_for
 from multicard.experiment.workload import workload_of
@@ -25,6 +23,8 @@ from multicard.figures.catalog import BARS, POINTS, figure
 from multicard.figures.points import Quantity, draw_series, series_of
 from multicard.figures.series import completed_of, configuration_names, device_word, labels, named_runs
 from multicard.figures.style import WIDTH_IN, Colour, NothingToShow, colours, legend_below, remove_legend
+from multicard.results.provenance import distinguishing_words
+from multicard.results.results import Results
 from multicard.workloads.llm.techniques import TECHNIQUES
 
 HOURS = ((86400.0, "days"), (3600.0, "h"), *MINUTES)
@@ -46,13 +46,13 @@ RESIDENT = "resident (CPU process)"
     "allocated, on a CPU the resident memory of the process, most of which is libraries. DPO processes both answers of "
     f"a sample. {BARS} Where a run did not complete, its outcome takes the place of the bar.",
 )
-def techniques(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
+def techniques(results: Results) -> tuple[Figure, pd.DataFrame]:
     """Draw iteration time (left) and peak memory (right): a group of bars per technique, a bar per number of devices.
 
     The table has a row per configuration: `series`, its parameters, `repeats`, `iteration_time_s` in seconds and
     `peak_memory_bytes`, both with the bounds of their intervals (`…_low`, `…_high`), and the `outcome`.
     """
-    measures = tables.measures
+    measures = results.frame()
     varying = varied(measures, besides=("technique", "devices", "repeat"))
     technique_parameters = {name for technique in TECHNIQUES.values() for name in technique.own_parameters}
     # Parameters that only one technique has are in the name of its group, all others in those of the series.
@@ -62,7 +62,7 @@ def techniques(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
         series = configuration_names(measures, rows, besides=tuple(group_parameters))
         return rows.assign(series=series, group=labels(rows, group_parameters))
 
-    data = named(over_repeats(measures, ["iteration_time_s", "peak_memory_bytes"], include_lost=True))
+    data = named(over_repeats(results, ["iteration_time_s", "peak_memory_bytes"], include_lost=True))
     runs = named(completed_of(measures))
     row_in = max(0.34, 0.14 * data["series"].nunique())
     height = 1.1 + height_of(data["group"].nunique(), row_in)
@@ -87,28 +87,28 @@ def techniques(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     "precision, learning rate, technique) has another colour, and is not the same training. Each job has a panel. "
     "Where the length of a pass is not known, the training has a million samples.",
 )
-def tradeoff(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
+def tradeoff(results: Results) -> tuple[Figure, pd.DataFrame]:
     """Draw the time of a whole training against its device-hours: a panel per job, a mark per configuration.
 
     The table has a row per configuration, with the columns of `analysis.choice.choices.as_table`. The figure shows
     `time_s` in seconds with its bounds (`time_s_low`, `time_s_high`) and `device_hours`; both are empty where no run of
     the configuration completed.
     """
-    jobs = [job for job in choices(evidence_of(tables)) if job.rows]
+    jobs = [job for job in choices(results) if job.rows]
     if not jobs:
         raise NothingToShow(f"{UNCOUNTED}: state samples_per_step")
     data = as_table(jobs)
     timed = data.dropna(subset=["time_s"])
     # Seaborn makes no entry of the legend of a column whose name begins with an underscore.
     timed = timed.assign(
-        _devices=[counted(count, device_word(tables.measures)) for count in timed["devices"]],
+        _devices=[counted(count, device_word(results.frame())) for count in timed["devices"]],
         _training=[for_figure(changes or "reference training") for changes in timed["changes"]],
     )
     counts_in_words = list(timed.sort_values("devices")["_devices"].unique())
     trainings = list(dict.fromkeys(timed["_training"]))
     palette = dict(zip(trainings, colours(len(trainings)), strict=True))
     rows_of_panels = list(timed.groupby(["job", "machine", "versions"], sort=False, dropna=False))
-    machines = place_words([(machine, versions) for (_, machine, versions), _ in rows_of_panels])
+    machines = distinguishing_words([(machine, versions) for (_, machine, versions), _ in rows_of_panels])
     row_count = math.ceil(len(rows_of_panels) / 2)
     height = 3.4 if len(rows_of_panels) < 3 else 0.6 + 2.8 * row_count
     figure, grid = plt.subplots(row_count, min(2, len(rows_of_panels)), figsize=(WIDTH_IN, height), squeeze=False)
@@ -212,18 +212,18 @@ def _join_the_fastest(axes: Axes, rows: pd.DataFrame, scale: float, colour: Colo
     "Energy of all GPUs in the measured steps, from NVML's counter: for vision runs per processed image, for LLM runs "
     f"per token without padding. {POINTS} CPUs, memory, fans and idle GPUs are not metered.",
 )
-def energy(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
+def energy(results: Results) -> tuple[Figure, pd.DataFrame]:
     """Draw the energy of the GPUs per sample, of LLM runs per token, over the number of devices.
 
     The table has a row per configuration: `series`, its parameters, `repeats`, and `energy_per_sample_j` or
     `energy_per_token_j` in joules with the bounds of its interval (`…_low`, `…_high`).
     """
-    measures = tables.measures
+    measures = results.frame()
     work = workload_of(measures).unit
     if measures[work.energy].isna().all():
         reason = " (a CPU has no meter)" if set(measures["device"]) == {"cpu"} else ": the GPUs were not metered"
         raise NothingToShow(f"no energy was recorded{reason}")
-    series = series_of(measures, [work.energy])
+    series = series_of(results, [work.energy])
     figure, axes = plt.subplots(figsize=(WIDTH_IN, series.height_in))
     scale, unit = unit_for(series.means[work.energy], JOULES)
     title, label = f"Energy per {work.name}, all GPUs", f"Energy per {work.name} ({unit})"
@@ -239,17 +239,17 @@ def energy(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     "context and NCCL's buffers too); with CPU processes the resident memory of any of them, most of it libraries. "
     f"{BARS} Where a run did not complete, its outcome takes the place of the bar.",
 )
-def memory(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
+def memory(results: Results) -> tuple[Figure, pd.DataFrame]:
     """Draw the peak memory of the fullest device: a group of bars per configuration, a bar per kind of memory.
 
     The table has a row per configuration: `configuration` (its name), its parameters, `repeats`, those measures of
     `MEMORY_KINDS` in bytes that any run has, with the bounds of their intervals (`…_low`, `…_high`), and the `outcome`.
     """
-    measures = tables.measures
+    measures = results.frame()
     recorded = [column for column in MEMORY_KINDS if measures[column].notna().any()]
     if not recorded:
         raise NothingToShow("no memory was recorded")
-    data = over_repeats(measures, recorded, include_lost=True)
+    data = over_repeats(results, recorded, include_lost=True)
     data.insert(0, "configuration", configuration_names(measures, data))
     bars = _by_kind(data, recorded)
     runs = _by_kind(named_runs(measures), recorded)

@@ -10,11 +10,12 @@ import pandas as pd
 from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
 
-from multicard.analysis.provenance import notes, synthetic
-from multicard.analysis.scenario_tables import ScenarioTables, write_csv
+from multicard.analysis.notes import notes, synthetic
 from multicard.core.files import atomic_write
 from multicard.figures.catalog import load_drawing
 from multicard.figures.style import WIDTH_IN, NothingToShow, note_above, styled
+from multicard.results.results import Results
+from multicard.results.tables import write_csv
 
 FORMATS = ("png", "svg", "pdf")
 # Without dates the same data give the same file.
@@ -27,9 +28,9 @@ def draw_scenario(names: Iterable[str], scenario: Path, out: Path) -> None:
     Raises `UserError` if they are not there, or cannot be read.
     """
     mpl.use("Agg")
-    tables = ScenarioTables(scenario)
+    results = Results.read_scenario(scenario)
     for name in names:
-        save(*draw(name, tables), out / name)
+        save(*draw(name, results), out / name)
 
 
 def save(figure: Figure, data: pd.DataFrame, stem: Path) -> None:
@@ -48,7 +49,7 @@ def save(figure: Figure, data: pd.DataFrame, stem: Path) -> None:
         plt.close(figure)
 
 
-def draw(name: str, tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
+def draw(name: str, results: Results) -> tuple[Figure, pd.DataFrame]:
     """Draw a figure of a scenario, and return it with the table of the numbers that it shows.
 
     Lines above it state runs without numbers, several machines or versions, synthetic runs, and runs whose numbers are
@@ -58,15 +59,15 @@ def draw(name: str, tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     drawing = load_drawing(name)
     with styled():
         try:
-            if not (tables.measures["outcome"] == "completed").any():
+            if not any(run.is_completed for run in results.runs):
                 raise NothingToShow("No run completed")
-            figure, data = drawing.draw(tables)
-            is_synthetic = synthetic(tables)
+            figure, data = drawing.draw(results)
+            is_synthetic = synthetic(results)
             if is_synthetic:
                 data = data.assign(synthetic=is_synthetic)
         except NothingToShow as nothing:
             figure, data = _empty(str(nothing))
-        note_above(figure, [*notes(tables, drawing.profiled), *_repeats(figure, data)])
+        note_above(figure, [*notes(results, drawing.profiled), *_repeats(figure, data)])
     return figure, data
 
 

@@ -9,14 +9,13 @@ from matplotlib.figure import Figure
 
 from multicard.analysis.ablation import NO_LOADING, as_table, costs
 from multicard.analysis.comparison.comparisons import as_used, gains, overheads, varied
-from multicard.analysis.evidence import evidence_of
-from multicard.analysis.scenario_tables import ScenarioTables
 from multicard.core.text import counted, for_figure
 from multicard.figures.bars import height_of
 from multicard.figures.catalog import HOLLOW, RATIOS, figure
 from multicard.figures.points import Quantity, Series, draw_series, set_value_limits, value_limits
-from multicard.figures.series import completed_of, device_word, labels, unit
+from multicard.figures.series import completed_of, device_word, labels, setting_label
 from multicard.figures.style import WIDTH_IN, NothingToShow, colours, legend_below, ordered_colours
+from multicard.results.results import Results
 
 GAIN = (
     "Speed gain: time per step without the setting divided by time per step with it, minus 1, all other parameters "
@@ -28,18 +27,18 @@ GAIN = (
     "What does a lower precision gain, for which image sizes and how many devices?",
     f"{GAIN} It is a gain only where accuracy is preserved (figure accuracy).",
 )
-def gain_precision(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
+def gain_precision(results: Results) -> tuple[Figure, pd.DataFrame]:
     """Draw the gain of each lower precision over the highest; see `_draw_gain`."""
-    return _draw_gain(tables, "precision")
+    return _draw_gain(results, "precision")
 
 
 @figure(
     "What does pinned memory gain, and does the gain shrink with more devices?",
     f"{GAIN} On a CPU nothing is pinned and the gain is zero.",
 )
-def gain_pin_memory(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
+def gain_pin_memory(results: Results) -> tuple[Figure, pd.DataFrame]:
     """Draw the gain of pinned over pageable memory; see `_draw_gain`."""
-    return _draw_gain(tables, "pin_memory")
+    return _draw_gain(results, "pin_memory")
 
 
 @figure(
@@ -47,30 +46,30 @@ def gain_pin_memory(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     f"{GAIN} Where the GPU is always busy, a faster loader cannot help. Of images in arrays (stored_size: null) "
     "nothing is decoded, so they do not show what DALI can do.",
 )
-def gain_loader(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
+def gain_loader(results: Results) -> tuple[Figure, pd.DataFrame]:
     """Draw the gain of DALI over the DataLoader; see `_draw_gain`."""
-    return _draw_gain(tables, "loader")
+    return _draw_gain(results, "loader")
 
 
 @figure("What does the memory layout NHWC gain over NCHW?", GAIN)
-def gain_layout(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
+def gain_layout(results: Results) -> tuple[Figure, pd.DataFrame]:
     """Draw the gain of NHWC over NCHW; see `_draw_gain`."""
-    return _draw_gain(tables, "layout")
+    return _draw_gain(results, "layout")
 
 
 @figure(
     "What does binding each rank to the CPUs next to its GPU gain?",
     f"{GAIN} A machine with a single NUMA node has nothing to bind to.",
 )
-def gain_binding(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
+def gain_binding(results: Results) -> tuple[Figure, pd.DataFrame]:
     """Draw the gain of binding ranks to CPUs; see `_draw_gain`."""
-    return _draw_gain(tables, "binding")
+    return _draw_gain(results, "binding")
 
 
 @figure("What do PyTorch's own performance settings gain over the papers' settings?", GAIN)
-def gain_preset(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
+def gain_preset(results: Results) -> tuple[Figure, pd.DataFrame]:
     """Draw the gain of the tuned settings over the papers'; see `_draw_gain`."""
-    return _draw_gain(tables, "preset")
+    return _draw_gain(results, "preset")
 
 
 @figure(
@@ -78,12 +77,12 @@ def gain_preset(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     f"{GAIN} The setting is the profiler that was used; the steps are those of the measured window, in which it does "
     "not record, so a gain below zero is its cost.",
 )
-def gain_profiler(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
+def gain_profiler(results: Results) -> tuple[Figure, pd.DataFrame]:
     """Draw the gain of each profiler over none; see `_draw_gain`."""
-    return _draw_gain(tables, "profiler")
+    return _draw_gain(results, "profiler")
 
 
-def _draw_gain(tables: ScenarioTables, parameter: str) -> tuple[Figure, pd.DataFrame]:
+def _draw_gain(results: Results, parameter: str) -> tuple[Figure, pd.DataFrame]:
     """Draw the speed gain over the number of devices: a panel per compared value of the parameter.
 
     Panels have a series for each combination of the other parameters that vary.
@@ -92,8 +91,8 @@ def _draw_gain(tables: ScenarioTables, parameter: str) -> tuple[Figure, pd.DataF
     `value`, the other parameters that vary, `devices`, the `repeats` compared, the ratio `gain` (0.1 is a tenth faster)
     with the bounds of its interval (`gain_low`, `gain_high`), and the `verdict` (more, less, none or unknown).
     """
-    measures = as_used(tables.measures, parameter)
-    data = gains(measures, parameter)
+    measures = as_used(results, parameter).frame()
+    data = gains(results, parameter)
     if data.empty:
         name = parameter.replace("_", " ")
         raise NothingToShow(f"no two completed runs with step times differ in {name} alone")
@@ -121,7 +120,7 @@ def _draw_gain(tables: ScenarioTables, parameter: str) -> tuple[Figure, pd.DataF
     # Panels share their axes, so each has its own limits only until the next one is drawn.
     limits: list[float] = []
     for axes, value in zip(panels.flat, values, strict=True):
-        title = f"Gain of {unit(parameter, value)} over {unit(parameter, base)}"
+        title = f"Gain of {setting_label(parameter, value)} over {setting_label(parameter, base)}"
         series = Series(shown[shown["value"] == value], runs[runs[parameter] == value], palette)
         draw_series(axes, series, Quantity("gain", title, "Speed gain (%)", 100.0, has_zero_line=True))
         limits += value_limits(axes, all_series)
@@ -153,14 +152,14 @@ def _gains_of_repeats(measures: pd.DataFrame, parameter: str, base: object, equa
     "the two: parts overlap, or compete. Without the host's work (a step is replayed as a CUDA graph) there is no "
     f"loading either, so it is part of the time without loading. Such runs train nothing. Whiskers {RATIOS}.",
 )
-def ablation(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
+def ablation(results: Results) -> tuple[Figure, pd.DataFrame]:
     """Draw the share of the time that each part of a step costs: a panel per number of devices, a row per part.
 
     The table has a row per configuration and part: the `configuration`, its `device` and `devices`, the part that runs
     were `without`, what they were `compared_with`, `repeats`, and the ratios `speedup_without` and `cost_share` with
     the bounds of their intervals (`…_low`, `…_high`).
     """
-    data = as_table(costs(evidence_of(tables)))
+    data = as_table(costs(results))
     if data.empty:
         raise NothingToShow("no completed run went without a part of its step beside one that had all")
     parts = data["without"].mask(data["compared_with"] == NO_LOADING, "the host's work, of the time without loading")
@@ -191,14 +190,14 @@ def ablation(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     "kernels, transfers) include this overhead; all other times come from steps during which no profiler records.",
     profiled=True,
 )
-def profiler_overhead(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
+def profiler_overhead(results: Results) -> tuple[Figure, pd.DataFrame]:
     """Draw how much longer a step takes while the profiler records, over the number of devices.
 
     The table has a row per configuration: `series`, its parameters, `repeats`, the ratio `profiler_overhead` (0.1 is a
     tenth longer) with the bounds of its interval (`…_low`, `…_high`), and the `verdict` (more, less, none or unknown).
     """
-    measures = tables.measures
-    data = overheads(measures)
+    measures = results.frame()
+    data = overheads(results)
     if data.empty:
         raise NothingToShow("no profiled steps were recorded")
     varying = varied(measures, besides=("devices", "repeat"))

@@ -111,15 +111,16 @@ class _Marks:
     colour: Colour
 
 
-def series_of(measures: pd.DataFrame, columns: Sequence[str]) -> Series:
+def series_of(results: pd.DataFrame, columns: Sequence[str]) -> Series:
     """Return the means of columns of the measures over the repeats of each configuration, and the completed runs.
 
     A series has a name for what varies besides the number of devices.
     """
-    names = varied(measures, besides=("devices", "repeat"))
-    means = over_repeats(measures, list(columns))
+    frame = results.frame()
+    names = varied(frame, besides=("devices", "repeat"))
+    means = over_repeats(results, list(columns))
     means.insert(0, "series", labels(means, names))
-    runs = completed_of(measures)
+    runs = completed_of(frame)
     return Series(means, runs.assign(series=labels(runs, names)))
 
 

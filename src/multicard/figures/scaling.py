@@ -11,12 +11,12 @@ from matplotlib.ticker import PercentFormatter
 from multicard.analysis.comparison.comparisons import varied
 from multicard.analysis.runs.notices import UNCOUNTED
 from multicard.analysis.scaling.speedup_tables import over_repeats, speedups, throughput_of
-from multicard.analysis.scenario_tables import ScenarioTables
 from multicard.core.units import MINUTES, SECONDS, unit_for
 from multicard.figures.catalog import POINTS, RATIOS, REPEATS, figure
 from multicard.figures.points import Quantity, Series, draw_series, series_of
-from multicard.figures.series import completed_of, labels, only_count, unit
+from multicard.figures.series import completed_of, labels, only_count, setting_label
 from multicard.figures.style import WIDTH_IN, NothingToShow, legend_below, note_inside, ordered_colours
+from multicard.results.results import Results
 
 # The throughput of each unit of work, by its column.
 THROUGHPUTS = {
@@ -36,17 +36,17 @@ THROUGHPUTS = {
     f"per second without padding; for scripts whose samples are not known, steps per second. {POINTS}",
     paper_figure="A, figures 1 and 4",
 )
-def iteration_time(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
+def iteration_time(results: Results) -> tuple[Figure, pd.DataFrame]:
     """Draw the iteration time (left) and the throughput (right) over the number of devices, a line per series.
 
     The table has a row per configuration: `series`, its parameters, `repeats`, `iteration_time_s` in seconds, and the
     throughput in the unit of its name (`throughput_samples_per_s`, `tokens_per_s` or `steps_per_s`), both with the
     bounds of their intervals (`…_low`, `…_high`).
     """
-    measures = tables.measures
+    measures = results.frame()
     rate = throughput_of(measures)
-    series = series_of(measures, ["iteration_time_s", rate])
-    shown = _with_scaling(series, measures)
+    series = series_of(results, ["iteration_time_s", rate])
+    shown = _with_scaling(series, results)
     figure, (time_axes, rate_axes) = plt.subplots(1, 2, figsize=(WIDTH_IN, series.height_in))
     scale, seconds = unit_for(series.means["iteration_time_s"], SECONDS)
     draw_series(time_axes, shown, Quantity("iteration_time_s", "Iteration time", f"Time per step ({seconds})", scale))
@@ -67,20 +67,20 @@ def iteration_time(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     "data means fewer updates.",
     paper_figure="A, figures 1 and 4",
 )
-def speedup(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
+def speedup(results: Results) -> tuple[Figure, pd.DataFrame]:
     """Draw the speed-up (left) and the efficiency (right) over the number of devices, with ideal scaling.
 
     The table has a row per configuration: `series`, its parameters, `repeats`, and the ratios `speedup` and
     `efficiency` with the bounds of their intervals (`…_low`, `…_high`).
     """
-    measures = tables.measures
+    measures = results.frame()
     only = only_count(measures)
     if only:
         raise NothingToShow(f"{only}: neither speed-up nor efficiency")
     if throughput_of(measures) == "steps_per_s":
         raise NothingToShow(f"{UNCOUNTED}: state samples_per_step for speed-up and efficiency")
-    series = series_of(measures, ["speedup", "efficiency"])
-    shown = _with_scaling(series, measures)
+    series = series_of(results, ["speedup", "efficiency"])
+    shown = _with_scaling(series, results)
     figure, (speedup_axes, efficiency_axes) = plt.subplots(1, 2, figsize=(WIDTH_IN, 3.4))
     counts = sorted(series.means["devices"].unique())
     ideal_speedup = {count: count for count in counts}
@@ -98,7 +98,7 @@ def speedup(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     f"means of ratios, small dots single repeats. Whiskers {REPEATS}.",
     paper_figure="A, figure 2",
 )
-def image_size_scaling(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
+def image_size_scaling(results: Results) -> tuple[Figure, pd.DataFrame]:
     """Draw the time of a pass (left) and the efficiency (right) over the number of devices, a line per image size.
 
     If other parameters vary, such as the precision, each combination of their values has a row of panels.
@@ -107,9 +107,9 @@ def image_size_scaling(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     `repeats`, `estimated_epoch_time_s` in seconds and the ratio `efficiency`, both with the bounds of their intervals
     (`…_low`, `…_high`).
     """
-    measures = tables.measures
+    measures = results.frame()
     panel_parameters = varied(measures, besides=("image_size", "devices", "repeat"))
-    means = over_repeats(measures, ["estimated_epoch_time_s", "efficiency"])
+    means = over_repeats(results, ["estimated_epoch_time_s", "efficiency"])
     means = means.sort_values(["image_size", "devices"], kind="stable", ignore_index=True)
     means = _by_image_size(means, panel_parameters)
     runs = _by_image_size(completed_of(measures), panel_parameters)
@@ -137,7 +137,7 @@ def image_size_scaling(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
 
 def _by_image_size(rows: pd.DataFrame, panel_parameters: list[str]) -> pd.DataFrame:
     """Return rows with their image size as `series`, and the values of other parameters as `panel`, empty if none."""
-    sizes = [unit("image_size", size) for size in rows["image_size"]]
+    sizes = [setting_label("image_size", size) for size in rows["image_size"]]
     return rows.assign(series=sizes, panel=labels(rows, panel_parameters) if panel_parameters else "")
 
 
@@ -148,8 +148,8 @@ def _draw_efficiency(axes: Axes, series: Series, title: str) -> None:
     axes.yaxis.set_major_formatter(PercentFormatter(1.0))
 
 
-def _with_scaling(series: Series, measures: pd.DataFrame) -> Series:
+def _with_scaling(series: Series, results: Results) -> Series:
     """Return series with the kind of scaling, which the axis of devices states; "unknown" if there are several."""
-    scalings = set(speedups(measures)["scaling"])
+    scalings = set(speedups(results)["scaling"])
     scaling = scalings.pop() if len(scalings) == 1 else "unknown"
     return replace(series, means=series.means.assign(scaling=scaling))

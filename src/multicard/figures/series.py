@@ -2,69 +2,22 @@
 
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from multicard.analysis.comparison.comparisons import varied
-from multicard.analysis.evidence import DEVICE_WORDS
 from multicard.core.text import counted, for_figure, plural
 from multicard.core.units import ARGS_PREFIX
+from multicard.experiment.wording import setting
 from multicard.experiment.workload import WORKLOADS, workload_of
+from multicard.results.configuration import DEVICE_WORDS
 from multicard.workloads.llm.techniques import TECHNIQUES
 
-# Parameters whose values are clear without their name.
-PLAIN = (
-    "strategy", "precision", "dataset", "profiler", "device", "model", "launcher", "command", "folder", "python",
-    "program",
-)  # fmt: skip
-# Labels cut a value that a user wrote to so many characters.
-LONGEST_VALUE = 40
+LONGEST_SETTING = 60  # characters of a parameter with its value, of which a user may have written one
 
 
-def unit(name: str, value: Any) -> str:
-    """Return the label of a value of a parameter."""
-    text = str(value)
-    if name.startswith(ARGS_PREFIX):
-        return _users_own(name.removeprefix(ARGS_PREFIX), value)
-    # A table that was read from CSV has the number as 100.0, and an empty cell for full epochs.
-    if name == "steps_per_epoch":
-        return "full epochs" if pd.isna(value) else f"{value:g} {plural(int(value), 'step')} per epoch"
-    worded = {
-        "image_size": f"{value} px",
-        "batch_size": f"batch {value}",
-        "num_workers": f"{value} workers" if text != "1" else "1 worker",
-        "width_mult": f"width {value}",
-        "layout": text.upper(),
-        "profiler": "no profiler" if text == "none" else None,
-        "loader": {"torch": "DataLoader", "dali": "DALI"}.get(text),
-        "preset": f"{value} settings",
-        "technique": TECHNIQUES[text].label if text in TECHNIQUES else None,
-        "qat_of": f"QAT of {value}",
-        "qat_group": f"QAT group {value}",
-        "lora_rank": f"rank {value}",
-        "lora_alpha": f"alpha {value}",
-        "pin_memory": {"True": "pinned memory", "False": "pageable memory"}.get(text),
-        "packed": {"True": "packed", "False": "not packed"}.get(text),
-        "activation_checkpointing": {"True": "recomputed activations", "False": "kept activations"}.get(text),
-        "sequence_length": f"{value} tokens",
-        "gradient_accumulation_steps": f"{value} batches per step" if text != "1" else "1 batch per step",
-    }.get(name)
-    if worded:
-        return worded
-    spaced = name.replace("_", " ")
-    # A table that was read from CSV has these as text.
-    if text in ("True", "False"):
-        return spaced if text == "True" else f"no {spaced}"
-    return for_figure(text, LONGEST_VALUE) if name in PLAIN else f"{spaced} {value}"
-
-
-def _users_own(name: str, value: Any) -> str:
-    """Return the label of a value of a user's own parameter, with the user's name of it."""
-    if isinstance(value, bool | np.bool_):
-        return name if value else f"no {name}"
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    return f"{name} {for_figure(str(value), LONGEST_VALUE)}"
+def setting_label(name: str, value: Any) -> str:
+    """Return the label of a value of a parameter: its words, safe to draw."""
+    return for_figure(setting(name, value), LONGEST_SETTING)
 
 
 def labels(rows: pd.DataFrame, names: list[str]) -> list[str]:
@@ -73,7 +26,9 @@ def labels(rows: pd.DataFrame, names: list[str]) -> list[str]:
     A parameter that does not apply to the row is left out. If none applies, the label is the value of the workload's
     `default_label`.
     """
-    return [", ".join(unit(name, row[name]) for name in _named_in(row, rows, names)) for _, row in rows.iterrows()]
+    return [
+        ", ".join(setting_label(name, row[name]) for name in _named_in(row, rows, names)) for _, row in rows.iterrows()
+    ]
 
 
 def _named_in(row: pd.Series, rows: pd.DataFrame, names: list[str]) -> list[str]:

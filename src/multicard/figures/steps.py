@@ -11,12 +11,11 @@ from multicard.analysis.comparison.comparisons import means, quantiles_of_steps,
 from multicard.analysis.runs import per_run
 from multicard.analysis.runs.step_parts import StepPart
 from multicard.analysis.scaling.speedup_tables import over_repeats
-from multicard.analysis.scenario_tables import ScenarioTables
 from multicard.core.units import MINUTES, SECONDS, unit_for
 from multicard.experiment.workload import workload_of
 from multicard.figures.bars import draw_grouped_bars, draw_stacked_bars, height_of, name_rows
 from multicard.figures.catalog import BARS, figure
-from multicard.figures.series import completed_of, configuration_names, named_runs, unit
+from multicard.figures.series import completed_of, configuration_names, named_runs, setting_label
 from multicard.figures.style import (
     HATCHES,
     PHASE_FILLS,
@@ -29,6 +28,7 @@ from multicard.figures.style import (
     remove_legend,
 )
 from multicard.figures.timeline import GPU_FILLS
+from multicard.results.results import Results
 from multicard.workloads.vision.measures import ACCURACY
 
 # The fill of each `StepPart`.
@@ -62,7 +62,7 @@ LEAST_SHARE = 1e-3
     "synchronization. On a GPU a phase lasts from when the device reaches its beginning until it reaches its end, on a "
     "CPU from call to call; what a GPU does meanwhile, the figure utilization shows.",
 )
-def step_breakdown(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
+def step_breakdown(results: Results) -> tuple[Figure, pd.DataFrame]:
     """Draw the mean time of each phase of a step: a bar per configuration, whose parts add up to the step.
 
     The table has a row per configuration: `configuration` (its name), its parameters, `repeats`, and for each phase the
@@ -70,8 +70,8 @@ def step_breakdown(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     """
     columns = [f"{phase}_s" for phase in PHASE_FILLS]
     # Only workloads that evaluate inside a pass have a column of that.
-    measures = _with_columns(tables.measures, columns)
-    data = means(measures, columns)
+    measures = results.frame()
+    data = means(results, columns)
     data.insert(0, "configuration", configuration_names(measures, data))
     times_s = data[columns].astype(float).fillna(0.0)
     if not times_s.any(axis=None):
@@ -95,7 +95,7 @@ def step_breakdown(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     "computes all the time may be far from its peak: small or memory-bound kernels count as computing.",
     profiled=True,
 )
-def utilization(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
+def utilization(results: Results) -> tuple[Figure, pd.DataFrame]:
     """Draw the parts of a step of each configuration (right), and where it is known the model FLOP utilization (left).
 
     The table has a row per configuration: `configuration` (its name), its parameters, `repeats`, `mfu` with the bounds
@@ -103,11 +103,12 @@ def utilization(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     """
     shares = [part.column for part in StepPart]
     # Tables of earlier versions lack some.
-    measures = _with_columns(tables.measures, ["mfu", *shares])
+    every = _with_columns(results.measures, shares)
     # A part that a run with others does not have takes no time; of a run without any part nothing is known.
-    has_parts = measures[shares].notna().any(axis=1)
-    measures = measures.assign(**measures[shares].astype(float).fillna(0.0).where(has_parts, axis=0))
-    data = over_repeats(measures, ["mfu"]).join(means(measures, shares)[shares])
+    has_parts = every[shares].notna().any(axis=1)
+    results = results.with_columns(**every[shares].astype(float).fillna(0.0).where(has_parts, axis=0))
+    measures = results.frame()
+    data = over_repeats(results, ["mfu"]).join(means(results, shares)[shares])
     data = data.rename(columns={part.column: part.value for part in StepPart})
     if data[["mfu", *StepPart]].isna().all(axis=None):
         raise NothingToShow("neither operations nor parts of steps are known")
@@ -149,15 +150,15 @@ def _with_columns(measures: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
     "beyond them. A diamond is the iteration time: elapsed time over steps, mean over repeats. Throughput follows from "
     "that, not from the median.",
 )
-def step_times(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
+def step_times(results: Results) -> tuple[Figure, pd.DataFrame]:
     """Draw the distribution of the times of measured steps: a box per configuration, all its repeats pooled.
 
     The table has a row per configuration: `configuration` (its name), the number of `steps`, and in seconds
     `lowest_s`, the quantiles `p1_s`, `p25_s`, `median_s`, `p75_s` and `p99_s`, `highest_s`, and `iteration_time_s`, the
     arithmetic mean over repeats of elapsed time over steps.
     """
-    runs = named_runs(tables.measures)
-    steps = per_run.measured_steps(tables).merge(runs[["run", "configuration"]], on="run").dropna()
+    runs = named_runs(results.frame())
+    steps = per_run.measured_steps(results).merge(runs[["run", "configuration"]], on="run").dropna()
     if steps.empty:
         raise NothingToShow("no step times were recorded")
     data = quantiles_of_steps(steps)
@@ -200,14 +201,14 @@ def step_times(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     "Test accuracy after each epoch over the training time up to it, evaluation excluded; one line per run. The dotted "
     "line is the papers' target.",
 )
-def accuracy(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
+def accuracy(results: Results) -> tuple[Figure, pd.DataFrame]:
     """Draw the test accuracy over training time, a line per run; runs of a configuration share a colour and a name.
 
     The table has a row per run and epoch: `series` (the configuration), `run`, `epoch`, `time_s` (seconds of training
     up to the end of the epoch, without evaluation), and `test_accuracy`, a ratio.
     """
-    epochs = per_run.accuracy_over_time(tables).dropna(subset=["time_s", "test_accuracy"])
-    data = _with_series(epochs, tables.measures)
+    epochs = per_run.accuracy_over_time(results).dropna(subset=["time_s", "test_accuracy"])
+    data = _with_series(epochs, results.frame())
     if data.empty:
         raise NothingToShow("no test accuracy was recorded")
     scale, unit = unit_for(data["time_s"], MINUTES)
@@ -228,15 +229,15 @@ def accuracy(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     "the repeats of a configuration share a colour and a style. Of a long run each point is the mean of neighbouring "
     "steps. For LLM runs each technique has a panel, or else each data set, since their losses cannot be compared.",
 )
-def loss(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
+def loss(results: Results) -> tuple[Figure, pd.DataFrame]:
     """Draw the training loss over optimizer steps, a line per run; see the caption for the panels of LLM runs.
 
     The table has a row per run and step, or per run and neighbouring steps of a long run: `series` (the configuration),
     `run`, `step` and `loss`, the mean over ranks; first of all `technique` or `dataset`, if these have a panel each.
     """
-    measures = tables.measures
+    measures = results.frame()
     panel_parameter = _parameter_of_loss_panels(measures)
-    steps = per_run.over_steps(tables, ["loss"]).dropna(subset=["loss"])
+    steps = per_run.over_steps(results, ["loss"]).dropna(subset=["loss"])
     data = _with_series(steps, measures, besides=(panel_parameter,) if panel_parameter else ())
     if data.empty:
         raise NothingToShow("no losses were recorded")
@@ -244,7 +245,7 @@ def loss(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     if panel_parameter:
         data.insert(0, panel_parameter, data["run"].map(measures.set_index("run")[panel_parameter]))
         panels = {
-            f"Training loss, {unit(panel_parameter, value)}": rows
+            f"Training loss, {setting_label(panel_parameter, value)}": rows
             for value, rows in data.groupby(panel_parameter, sort=False)
         }
     row_count = math.ceil(len(panels) / 2)

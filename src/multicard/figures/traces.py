@@ -9,7 +9,6 @@ from matplotlib.ticker import EngFormatter, NullFormatter
 
 from multicard.analysis.comparison.comparisons import means
 from multicard.analysis.runs import per_run
-from multicard.analysis.scenario_tables import ScenarioTables
 from multicard.core.text import for_figure
 from multicard.core.units import BYTES, SECONDS, Units, unit_for
 from multicard.figures.bars import draw_stacked_bars, height_of
@@ -18,6 +17,7 @@ from multicard.figures.points import Quantity, draw_series, series_of
 from multicard.figures.series import completed_of, configuration_names, device_axis, named_runs
 from multicard.figures.style import HATCHES, WIDTH_IN, Fill, Fills, NothingToShow, colours, legend_below, note_inside
 from multicard.figures.timeline import GPU_FILLS
+from multicard.results.results import Results
 
 # Fill of the sum of all parts that have none of their own.
 REST_FILL = Fill("#D9D9D9", "")
@@ -39,15 +39,15 @@ SHARES = (
     profiled=True,
     paper_figure="A, figure 3",
 )
-def time_shares(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
+def time_shares(results: Results) -> tuple[Figure, pd.DataFrame]:
     """Draw four shares of summed time over the number of devices, a panel each.
 
     The table has a row per configuration: `series`, its parameters, `repeats`, and the ratios `host_to_device_copies`,
     `kernel_launches`, `synchronizations` and `nccl` with the bounds of their intervals (`…_low`, `…_high`).
     """
     names = [share.column for share in SHARES]
-    shares = _recorded(tables, per_run.shares(tables).reindex(columns=names), "time shares")
-    series = series_of(tables.with_values(shares), names)
+    shares = _recorded(results, per_run.shares(results).reindex(columns=names), "time shares")
+    series = series_of(results.with_values(shares), names)
     figure, panels = plt.subplots(2, 2, figsize=(WIDTH_IN, 5.0))
     for axes, share in zip(panels.flat, SHARES, strict=True):
         draw_series(axes, series, share)
@@ -62,14 +62,14 @@ def time_shares(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     profiled=True,
     paper_figure="A, figure 5",
 )
-def cuda_api(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
+def cuda_api(results: Results) -> tuple[Figure, pd.DataFrame]:
     """Draw the time that a process spends per step in each function of the CUDA API, a bar per configuration.
 
     The table has a row per configuration: `configuration` (its name), its parameters, `repeats`, and a column for each
     function with its seconds per step and process.
     """
-    times_s = _recorded(tables, per_run.cuda_api(tables), "CUDA calls", "cuda_api")
-    return _one_panel(tables, times_s, "CUDA API time", "Summed time of calls per step and process")
+    times_s = _recorded(results, per_run.cuda_api(results), "CUDA calls", "cuda_api")
+    return _one_panel(results, times_s, "CUDA API time", "Summed time of calls per step and process")
 
 
 @figure(
@@ -78,15 +78,15 @@ def cuda_api(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     f"that NCCL kernels wait for other ranks. {SUMMED}",
     profiled=True,
 )
-def kernel_classes(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
+def kernel_classes(results: Results) -> tuple[Figure, pd.DataFrame]:
     """Draw the time that a GPU spends per step in each class of kernels, a bar per configuration.
 
     The table has a row per configuration: `configuration` (its name), its parameters, `repeats`, and a column for each
     class with its seconds per step and GPU.
     """
-    times_s = _recorded(tables, per_run.kernel_classes(tables), "kernels", "kernel_classes")
+    times_s = _recorded(results, per_run.kernel_classes(results), "kernels", "kernel_classes")
     times_s.columns = [name.replace("_", " ") for name in times_s]
-    return _one_panel(tables, times_s, "Kernel time by class", "Summed time of kernels per step and GPU")
+    return _one_panel(results, times_s, "Kernel time by class", "Summed time of kernels per step and GPU")
 
 
 @figure(
@@ -96,17 +96,17 @@ def kernel_classes(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     "computation.",
     profiled=True,
 )
-def memory_transfers(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
+def memory_transfers(results: Results) -> tuple[Figure, pd.DataFrame]:
     """Draw the time (left) and the bytes (right) of memory operations per step and GPU, a bar per configuration.
 
     The table has a row per configuration: `configuration` (its name), its parameters, `repeats`, and two columns for
     each kind of transfer, such as `host to device, pinned (s)` and `host to device, pinned (bytes)`.
     """
-    times_of_runs = per_run.memory_operations(tables, "total_s")
-    times_of_runs = _recorded(tables, times_of_runs, "memory operations", "memory_operations")
+    times_of_runs = per_run.memory_operations(results, "total_s")
+    times_of_runs = _recorded(results, times_of_runs, "memory operations", "memory_operations")
     kinds = list(times_of_runs)
-    bytes_of_runs = per_run.memory_operations(tables, "bytes").reindex(columns=kinds)
-    times_s, sizes = _means(tables, times_of_runs), _means(tables, bytes_of_runs)
+    bytes_of_runs = per_run.memory_operations(results, "bytes").reindex(columns=kinds)
+    times_s, sizes = _means(results, times_of_runs), _means(results, bytes_of_runs)
     height = 1.4 + height_of(len(times_s), 0.3)
     figure, (time_axes, bytes_axes) = plt.subplots(1, 2, figsize=(WIDTH_IN, height), sharey=True)
     fills = _fills_of(kinds)
@@ -126,22 +126,22 @@ def memory_transfers(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     "marks the busy time of one GPU in one run.",
     profiled=True,
 )
-def device_time(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
+def device_time(results: Results) -> tuple[Figure, pd.DataFrame]:
     """Draw the parts of a GPU's time, a bar per configuration, with a tick at the busy time of each GPU of each run.
 
     The table has a row per configuration: `configuration` (its name), its parameters, `repeats`, and a column for each
     part of `GPU_FILLS` with its share of the profiled time, a ratio, mean over GPUs and repeats.
     """
-    gpus = per_run.gpu_time(tables)
+    gpus = per_run.gpu_time(results)
     parts = list(GPU_FILLS)
     shares_of_runs = gpus.groupby("run", sort=False)[parts].mean()
-    data = _means(tables, _recorded(tables, shares_of_runs, "activity of devices"))
+    data = _means(results, _recorded(results, shares_of_runs, "activity of devices"))
     figure, axes = plt.subplots(figsize=(WIDTH_IN, 1.3 + height_of(len(data))))
     least_visible = 5e-4
     shown = {part: 100 * data[part] for part in parts if data[part].gt(least_visible).any()}
     names = data["configuration"].tolist()
     draw_stacked_bars(axes, names, shown, GPU_FILLS, "Time of a GPU", "Share of the profiled time (%)")
-    named_gpus = gpus.merge(named_runs(tables.measures)[["run", "configuration"]], on="run")
+    named_gpus = gpus.merge(named_runs(results.frame())[["run", "configuration"]], on="run")
     axes.plot(
         100 * named_gpus["busy"],
         named_gpus["configuration"].map(names.index),
@@ -166,16 +166,16 @@ def device_time(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     "profiler.",
     profiled=True,
 )
-def collectives(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
+def collectives(results: Results) -> tuple[Figure, pd.DataFrame]:
     """Draw the time of each collective per step and GPU (left), and bus bandwidth over the size of messages (right).
 
     The table has a row per configuration: `configuration` (its name), its parameters, `repeats`, and a column for each
     collective, such as `all-reduce (s)`, in seconds per step and GPU. Below it, if sizes were recorded, is a row per
     configuration, `collective` and `size_bytes` with the `bus_bandwidth_bytes_per_s`.
     """
-    times_of_runs = _recorded(tables, per_run.collectives(tables), "collectives", "collectives")
+    times_of_runs = _recorded(results, per_run.collectives(results), "collectives", "collectives")
     names = list(times_of_runs)
-    times_s, bandwidths = _means(tables, times_of_runs), _bus_bandwidths(tables)
+    times_s, bandwidths = _means(results, times_of_runs), _bus_bandwidths(results)
     height = max(3.0, 1.4 + height_of(len(times_s), 0.3))
     figure, (time_axes, bandwidth_axes) = plt.subplots(1, 2, figsize=(WIDTH_IN, height))
     fills = _fills_of(names)
@@ -190,13 +190,13 @@ def collectives(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     return figure, pd.concat([data, bandwidths.drop(columns="device")], ignore_index=True)
 
 
-def _bus_bandwidths(tables: ScenarioTables) -> pd.DataFrame:
+def _bus_bandwidths(results: Results) -> pd.DataFrame:
     """Return the median over repeats of the bus bandwidth, a row per configuration, collective and message size.
 
     Columns: `configuration`, `device`, `devices`, `collective`, `size_bytes`, `bus_bandwidth_bytes_per_s`.
     """
-    runs = named_runs(tables.measures)[["run", "device", "devices", "configuration"]]
-    bandwidths = runs.merge(per_run.bus_bandwidths(tables), on="run")
+    runs = named_runs(results.frame())[["run", "device", "devices", "configuration"]]
+    bandwidths = runs.merge(per_run.bus_bandwidths(results), on="run")
     groups = bandwidths.groupby(["configuration", "device", "devices", "collective", "size_bytes"], sort=False)
     return groups["bus_bandwidth_bytes_per_s"].median().reset_index()
 
@@ -241,11 +241,9 @@ def _decades(values: pd.Series) -> tuple[float, float]:
     return 10 ** np.floor(np.log10(0.8 * values.min())), 10 ** np.ceil(np.log10(1.25 * values.max()))
 
 
-def _one_panel(
-    tables: ScenarioTables, times_of_runs: pd.DataFrame, title: str, label: str
-) -> tuple[Figure, pd.DataFrame]:
+def _one_panel(results: Results, times_of_runs: pd.DataFrame, title: str, label: str) -> tuple[Figure, pd.DataFrame]:
     """Return a figure of one panel with the seconds of each column stacked, a bar per configuration, and its table."""
-    data = _means(tables, times_of_runs)
+    data = _means(results, times_of_runs)
     figure, axes = plt.subplots(figsize=(WIDTH_IN, 1.3 + height_of(len(data))))
     _draw_parts(axes, data, _fills_of(list(times_of_runs)), title, label, SECONDS)
     legend_below(figure, axes)
@@ -277,7 +275,7 @@ def _with_seconds(data: pd.DataFrame, parts: list[str]) -> pd.DataFrame:
     return data.rename(columns={part: f"{part} (s)" for part in parts})
 
 
-def _recorded(tables: ScenarioTables, values: pd.DataFrame, what: str, per_step_of: str | None = None) -> pd.DataFrame:
+def _recorded(results: Results, values: pd.DataFrame, what: str, per_step_of: str | None = None) -> pd.DataFrame:
     """Return the values of runs, if there are any.
 
     Parameters
@@ -295,11 +293,11 @@ def _recorded(tables: ScenarioTables, values: pd.DataFrame, what: str, per_step_
     """
     if not (values.empty or values.isna().all(axis=None)):
         return values
-    traces = tables.table("runs_info")
-    if per_step_of and len(tables.table(per_step_of)) and traces["traced_steps"].isna().all():
+    traces = results.table("runs_info")
+    if per_step_of and len(results.table(per_step_of)) and traces["traced_steps"].isna().all():
         raise NothingToShow(f"no steps were found in the traces, so there are no {what} per step")
     reasons = traces["trace_missing"].dropna().unique()
-    if set(completed_of(tables.measures)["device"]) == {"cpu"}:
+    if set(completed_of(results.frame())["device"]) == {"cpu"}:
         reason = " (runs on CPUs)"
     elif len(reasons):
         reason = f": {for_figure(reasons[0], 90)}"
@@ -308,14 +306,14 @@ def _recorded(tables: ScenarioTables, values: pd.DataFrame, what: str, per_step_
     raise NothingToShow(f"no {what} were recorded{reason}")
 
 
-def _means(tables: ScenarioTables, values: pd.DataFrame) -> pd.DataFrame:
+def _means(results: Results, values: pd.DataFrame) -> pd.DataFrame:
     """Return the mean over repeats of each column, a row per configuration of which some values are known.
 
     Columns: `configuration` (its name), its parameters, `repeats`, and those of `values`, which has a row per run.
     """
     # A run that recorded some parts spent no time in the others.
     is_recorded = values.notna().any(axis=1)
-    measures = tables.with_values(values.fillna(0.0).where(is_recorded, axis=0))
-    data = means(measures, list(values))
-    data.insert(0, "configuration", configuration_names(measures, data))
+    with_zeros = results.with_values(values.fillna(0.0).where(is_recorded, axis=0))
+    data = means(with_zeros, list(values))
+    data.insert(0, "configuration", configuration_names(results.frame(), data))
     return data[data[list(values)].notna().any(axis=1)].reset_index(drop=True)

@@ -9,13 +9,14 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 import pandas as pd
 from pydantic import AfterValidator, Field, model_validator
 
-from multicard.analysis.evidence import OBSERVATION, Configuration, Evidence, MeasuredRun, observed_once
 from multicard.analysis.runs.measures import MEASURES
 from multicard.analysis.scaling.speedup import speedups_of
 from multicard.core.grouping import grouped
 from multicard.core.units import percent
 from multicard.experiment.config import PARAMETERS, is_parameter
 from multicard.experiment.datasets import Strict
+from multicard.results.configuration import OBSERVATION, Configuration, MeasuredRun, observed_once
+from multicard.results.results import Results
 from multicard.stats.samples import ratio_by_block, shared_blocks
 
 # A key of `where`: the kind of the data set, which the record of a run has, and neither parameters nor measures.
@@ -107,7 +108,7 @@ class Test(Strict):
             raise ValueError("expected a limit: above, below or both")
         return self
 
-    def comparisons(self, configurations: Sequence[Configuration], evidence: Evidence) -> list[Comparison]:
+    def comparisons(self, configurations: Sequence[Configuration], results: Results) -> list[Comparison]:
         """Compare some configurations of all evidence; those without the numbers make no comparison."""
         raise NotImplementedError
 
@@ -141,7 +142,7 @@ class Compare(Test):
         """True of times, rates and energy, by the unit in the measure's name."""
         return self.measure.endswith(("_s", "_j"))
 
-    def comparisons(self, configurations: Sequence[Configuration], evidence: Evidence) -> list[Comparison]:
+    def comparisons(self, configurations: Sequence[Configuration], results: Results) -> list[Comparison]:
         """Return one comparison per pair of configurations, of a trend one per series of pairs over devices."""
         where = {name: values for name, values in self.where.items() if name != self.parameter}
         fitting = [configuration for configuration in configurations if fits(configuration, where)]
@@ -188,11 +189,11 @@ class Efficiency(Test):
     kind: Literal["efficiency"]
     measured_with: dict[Name, Values] = Field(default_factory=dict)
 
-    def comparisons(self, configurations: Sequence[Configuration], evidence: Evidence) -> list[Comparison]:
+    def comparisons(self, configurations: Sequence[Configuration], results: Results) -> list[Comparison]:
         """Return one comparison per configuration on several devices."""
         measured = {
             (name, configuration[name], _key_without(configuration, name))
-            for configuration in evidence.configurations
+            for configuration in results.configurations()
             if configuration.completed
             for name in self.measured_with
         }
@@ -212,7 +213,7 @@ class Scaling(Test):
     kind: Literal["scaling"]
     than: Where
 
-    def comparisons(self, configurations: Sequence[Configuration], evidence: Evidence) -> list[Comparison]:
+    def comparisons(self, configurations: Sequence[Configuration], results: Results) -> list[Comparison]:
         """Return one comparison per machine, versions and number of devices."""
         speedups_by_setting = self._speedups_by_setting(configurations, self.where)
         bases_by_setting = self._speedups_by_setting(configurations, self.than)
@@ -247,9 +248,9 @@ class ShareOfRuns(Test):
     number_type: ClassVar[NumberType] = "share"
     table: ClassVar[str]
 
-    def comparisons(self, configurations: Sequence[Configuration], evidence: Evidence) -> list[Comparison]:
+    def comparisons(self, configurations: Sequence[Configuration], results: Results) -> list[Comparison]:
         """Return one comparison per configuration."""
-        rows_by_run = evidence.table(self.table)
+        rows_by_run = results.table_by_run(self.table)
         comparisons = []
         for configuration in configurations:
             shares = {}
@@ -354,9 +355,11 @@ def one_per_job(comparisons: Sequence[Comparison], job_sides: int | None = None)
 
     The first `job_sides` sides of a comparison decide, by default all.
     """
-    jobs = [tuple(side.rest(OBSERVATION) for side in comparison.sides[:job_sides]) for comparison in comparisons]
-    counts = [len(comparison.by_block) for comparison in comparisons]
-    return [comparisons[index] for index in observed_once(jobs, counts)]
+    return observed_once(
+        comparisons,
+        job=lambda comparison: tuple(side.rest(OBSERVATION) for side in comparison.sides[:job_sides]),
+        block_count=lambda comparison: len(comparison.by_block),
+    )
 
 
 def same_blocks(comparisons: Sequence[Comparison]) -> list[Comparison]:

@@ -12,12 +12,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, Literal
 
-from multicard.analysis.evidence import SYNTHETIC, Configuration, Evidence, MeasuredRun
 from multicard.analysis.runs.notices import DISTURBED, NOT_STATIONARY, notices_by_subject
 from multicard.core.text import counted
 from multicard.core.units import number
 from multicard.papers.claim_tests import AnyTest, Comparison, NumberType, fits, same_blocks
 from multicard.papers.claims import ABOUT, Claim
+from multicard.results.configuration import Configuration, MeasuredRun
+from multicard.results.results import Results
+from multicard.runs.environment import SYNTHETIC
 from multicard.stats.corrections import holm_levels
 from multicard.stats.interval import EQUAL_REPEATS, LEVEL, Interval
 from multicard.stats.pool import pooled
@@ -121,20 +123,20 @@ class _Basis:
     reason: str = ""
 
 
-def judge(claims: Sequence[Claim], evidence: Evidence) -> list[JudgedClaim]:
+def judge(claims: Sequence[Claim], results: Results) -> list[JudgedClaim]:
     """Check each claim against the measurements."""
     numa_nodes_by_machine: dict[str | None, set[int]] = defaultdict(set)
-    for run in evidence.runs:
+    for run in results.runs:
         numa_nodes_by_machine[run.provenance.machine] |= run.provenance.numa_nodes
     # Placement matters on two nodes and more.
     numa_machines = {machine for machine, nodes in numa_nodes_by_machine.items() if len(nodes) >= 2}
-    return [_judge(claim, evidence, numa_machines) for claim in claims]
+    return [_judge(claim, results, numa_machines) for claim in claims]
 
 
-def _judge(claim: Claim, evidence: Evidence, numa_machines: set[str | None]) -> JudgedClaim:
-    bases = [_basis(test, claim, evidence, numa_machines) for test in claim.tests]
-    results = judge_together([(test, basis.comparisons) for test, basis in zip(claim.tests, bases, strict=True)])
-    tests = [_with_reason(result, basis) for result, basis in zip(results, bases, strict=True)]
+def _judge(claim: Claim, results: Results, numa_machines: set[str | None]) -> JudgedClaim:
+    bases = [_basis(test, claim, results, numa_machines) for test in claim.tests]
+    judged = judge_together([(test, basis.comparisons) for test, basis in zip(claim.tests, bases, strict=True)])
+    tests = [_with_reason(result, basis) for result, basis in zip(judged, bases, strict=True)]
     return JudgedClaim(claim, _verdict_of_claim({result.verdict for result in tests}), tests)
 
 
@@ -148,7 +150,7 @@ def _with_reason(result: TestResult, basis: _Basis) -> TestResult:
     return result
 
 
-def _basis(test: AnyTest, claim: Claim, evidence: Evidence, numa_machines: set[str | None]) -> _Basis:
+def _basis(test: AnyTest, claim: Claim, results: Results, numa_machines: set[str | None]) -> _Basis:
     """Return the comparisons of a test that may be judged; without any the closest reason why there are none."""
 
     def exclusion_from_claim(configuration: Configuration) -> str:
@@ -157,18 +159,18 @@ def _basis(test: AnyTest, claim: Claim, evidence: Evidence, numa_machines: set[s
     def exclusion_from_test(configuration: Configuration) -> str:
         return test.exclusion_reason(configuration) or _doubts_of(configuration)
 
-    of_claim = [configuration for configuration in evidence.configurations if not exclusion_from_claim(configuration)]
+    of_claim = [configuration for configuration in results.configurations() if not exclusion_from_claim(configuration)]
     of_test = [configuration for configuration in of_claim if not test.exclusion_reason(configuration)]
     if test.timed:
         of_test = [_without_doubtful_runs(configuration) for configuration in of_test]
-    comparisons = test.comparisons(of_test, evidence)
+    comparisons = test.comparisons(of_test, results)
     if comparisons:
         return _Basis(comparisons)
     # There would be comparisons if the runs that the test excludes counted, or those that the claim excludes.
-    excluded_by_test = test.comparisons(of_claim, evidence)
+    excluded_by_test = test.comparisons(of_claim, results)
     if excluded_by_test:
         return _Basis([], "not judged", _reasons(excluded_by_test, exclusion_from_test))
-    excluded_by_claim = test.comparisons(evidence.configurations, evidence)
+    excluded_by_claim = test.comparisons(results.configurations(), results)
     if excluded_by_claim:
         return _Basis([], NOT_MEASURED, _reasons(excluded_by_claim, exclusion_from_claim))
     return _Basis([], NOT_MEASURED, f"no such runs on {ABOUT[claim.hardware]}")
@@ -183,7 +185,7 @@ def _reasons(comparisons: Sequence[Comparison], exclusion_reason: Callable[[Conf
 def _exclusion_reason(configuration: Configuration, claim: Claim, numa_machines: set[str | None]) -> str:
     """Return why no test of a claim judges a configuration; empty where they may."""
     provenance = configuration.provenance
-    if any(run.synthetic for run in configuration.runs):
+    if any(run.provenance.is_synthetic for run in configuration.runs):
         return "synthetic timings"
     # Synthetic images are in memory: no loader reads, decodes or copies them.
     if provenance.data_source == SYNTHETIC:

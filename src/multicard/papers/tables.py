@@ -6,11 +6,11 @@ from typing import Any
 
 import pandas as pd
 
-from multicard.analysis.evidence import read_evidence
-from multicard.analysis.scenario_tables import write_csv
 from multicard.core.layout import CLAIM_TESTS, CLAIMS
 from multicard.papers.claims import read_claims
 from multicard.papers.judge import JudgedClaim, TestResult, judge
+from multicard.results.results import Results
+from multicard.results.tables import write_csv
 
 COLUMNS = (
     "claim", "verdict", "claim_text", "paper", "source", "hardware", "refuted_if", "can_be_judged", "finding",
@@ -27,7 +27,7 @@ def write_claims(claims: Path, results: Path, scenarios: Sequence[str]) -> None:
 
     Raises `UserError` if the claims are faulty, or a scenario's measures are not there.
     """
-    judged = judge(read_claims(claims), read_evidence(results, scenarios))
+    judged = judge(read_claims(claims), Results.read(results, scenarios))
     write_csv(claims_table(judged), results / CLAIMS)
     write_csv(table_of_tests(judged), results / CLAIM_TESTS)
 

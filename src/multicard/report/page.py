@@ -148,8 +148,8 @@ def _answers(jobs: Sequence[JobAdvice]) -> list[str]:
     """Return the answers of the first jobs, each with the name of its job where there are several."""
     answers = []
     for job in jobs[:MOST_ANSWERS]:
-        if job.answers:
-            text = " ".join(job.answers)
+        if job.sentences:
+            text = " ".join(job.sentences)
             answers.append(f"{job.name}: {text}" if len(jobs) > 1 else text)
     return answers
 

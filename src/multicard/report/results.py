@@ -1,6 +1,6 @@
 """The contents of a results folder, as the report shows them."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -9,13 +9,13 @@ import pandas as pd
 
 from multicard.analysis.choice.advice import Recommendations
 from multicard.analysis.choice.recommend import advise
-from multicard.analysis.evidence import Evidence, MeasuredRun, read_evidence
-from multicard.analysis.provenance import notes
-from multicard.analysis.scenario_tables import MEASURES, OUTCOME_TABLE, ScenarioTables, read_checked
+from multicard.analysis.notes import notes
 from multicard.core.errors import UserError
 from multicard.core.layout import CLAIM_TESTS, CLAIMS, RUN, RUN_NAME
 from multicard.experiment.read_run import read_run
 from multicard.figures.catalog import load_drawing
+from multicard.results.results import SCENARIOS, Results
+from multicard.results.tables import OUTCOME_TABLE, read_checked
 from multicard.runs.record import RunRecord
 
 REPORT = "report.html"
@@ -50,12 +50,12 @@ class ScenarioContents:
     measures: pd.DataFrame
     figures: list[FigureFiles]
     notes: list[str]  # lines about runs without numbers or with doubtful ones, as above the printed figures
-    advice: Recommendations | None = None  # None where no run has a workload
+    advice: Recommendations | None = None  # None without runs
 
     @property
     def has_workloads(self) -> bool:
-        """True if its runs name their workload, so that they can be compared and advised on."""
-        return _have_workloads(self.measures)
+        """True if it has runs with a record, whose workload is then known."""
+        return len(self.measures) > 0
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class ReportContents:
     records: dict[str, RunRecord]  # keys are runs; one that was not run has no record
     claims: pd.DataFrame | None  # None where the papers' claims were not judged
     claim_tests: pd.DataFrame | None
-    advice: Recommendations | None  # on the runs of all scenarios; None where no run has a workload
+    advice: Recommendations | None  # on the runs of all scenarios; None without runs
 
     @cached_property
     def runs(self) -> pd.DataFrame:
@@ -84,19 +84,23 @@ def read_contents(folder: Path, plans: Mapping[str, Plan]) -> ReportContents:
     Raises `UserError` where a table is missing or does not parse.
     """
     scenarios: list[ScenarioContents] = []
-    evidence: list[Evidence] = []
     for name, plan in plans.items():
-        tables = folder / "scenarios" / name
-        runs = _text_table(tables / OUTCOME_TABLE, "run", "outcome", "reason")
-        measures = _table(tables / MEASURES)
+        tables = folder / SCENARIOS / name
+        results = Results.read_scenario(tables)
         figures = [files for figure in plan.figures if (files := figure_files(folder, f"figures/{name}/{figure}"))]
         shows_profiled_window = any(load_drawing(figure.name).profiled for figure in figures)
-        scenario_notes = notes(ScenarioTables(tables), shows_profiled_window)
-        advice = None
-        if _have_workloads(measures):
-            evidence.append(read_evidence(folder, [name]))
-            advice = advise(evidence[-1])
-        scenarios.append(ScenarioContents(name, plan.question, runs, measures, figures, scenario_notes, advice))
+        scenarios.append(
+            ScenarioContents(
+                name=name,
+                question=plan.question,
+                runs=_text_table(tables / OUTCOME_TABLE, "run", "outcome", "reason"),
+                measures=results.measures,
+                figures=figures,
+                notes=notes(results, shows_profiled_window),
+                advice=advise(results) if results.runs else None,
+            )
+        )
+    results_of_all = Results.read(folder, list(plans))
     runs_of_all = dict.fromkeys(run for scenario in scenarios for run in scenario.runs["run"])
     claims, claim_tests = None, None
     if (folder / CLAIMS).exists():
@@ -107,24 +111,8 @@ def read_contents(folder: Path, plans: Mapping[str, Plan]) -> ReportContents:
         records=read_records(folder, runs_of_all),
         claims=claims,
         claim_tests=claim_tests,
-        advice=_advice_on_all(evidence),
+        advice=advise(results_of_all) if results_of_all.runs else None,
     )
-
-
-def _have_workloads(measures: pd.DataFrame) -> bool:
-    return "workload" in measures and len(measures) > 0
-
-
-def _advice_on_all(evidence: Sequence[Evidence]) -> Recommendations | None:
-    """Return what the runs of all scenarios recommend, each run counted once; None without runs."""
-    runs: dict[str, MeasuredRun] = {}
-    for scenario in evidence:
-        for run in scenario.runs:
-            runs.setdefault(run.run, run)
-    if not runs:
-        return None
-    tables = [scenario.scenarios[0] for scenario in evidence]
-    return advise(Evidence(list(runs.values()), tables))
 
 
 def figure_files(results: Path, path_in_results: str) -> FigureFiles | None:

@@ -9,8 +9,8 @@ from pandas.api.types import is_bool_dtype, is_number, is_numeric_dtype
 from multicard.analysis.runs.notices import notices
 from multicard.core.units import ARGS_PREFIX, heading, number, unit_for, units_of
 from multicard.experiment.config import is_parameter
+from multicard.experiment.wording import value_words
 from multicard.report.results import ReportContents
-from multicard.workloads.llm.techniques import TECHNIQUES
 
 DIGITS = 4
 MOST_ROWS = 60  # shown below a figure
@@ -209,11 +209,10 @@ def cell(column: str, value: Any) -> str:
     """Return a value of any type as text; empty where there is none."""
     if value is None or (not isinstance(value, str) and pd.isna(value)):
         return ""
-    if column == "technique":
-        return TECHNIQUES[str(value)].label if str(value) in TECHNIQUES else str(value)
+    if is_parameter(column):
+        return value_words(column, value)
     if column == "outcome":
         return str(value).replace("_", " ")
     if isinstance(value, str | bool) or not is_number(value):
         return str(value)
-    # Numbers of parameters are names as well: a seed of 1234 has no comma.
-    return f"{value:g}" if is_parameter(column) else number(float(value), DIGITS)
+    return number(float(value), DIGITS)

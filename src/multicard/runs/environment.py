@@ -9,6 +9,18 @@ from multicard.runs.record import GpuModel, Hardware, Host, RunRecord
 
 SHOWN_DIGITS = 12  # of a checksum
 NOT_RECORDED = "not recorded"
+SYNTHETIC = "synthetic"  # in the names of machines that do not exist, whose timings are invented
+
+
+def is_synthetic(names: Iterable[str | None]) -> bool:
+    """True if timings are invented: one of the names of their machine says so.
+
+    Real runs on synthetic images have real timings.
+
+    >>> is_synthetic([None, "H100 (synthetic)"]), is_synthetic(["NVIDIA H100"])
+    (True, False)
+    """
+    return any(SYNTHETIC in str(name).lower() for name in names)
 
 
 def gpu_names(hardware: Hardware | None) -> list[str]:

@@ -31,16 +31,34 @@ ARGS = "args"  # the parameter that holds a user's own
 ABLATIONS: tuple[str, ...] = get_args(Ablation)
 
 
-def labelled(label: str, description: str, **options: Any) -> Any:
+# How values of a parameter are worded for people: a format, or one by the text of a value, with `ANY` for all others.
+# The text of a value that is not stated (null) is empty.
+Words = str | dict[str, str]
+ANY = "*"
+
+
+def labelled(label: str, description: str, words: Words | None = None, **options: Any) -> Any:
     """Return a pydantic field that shows in a run's id as its label and value, where it differs from its default.
 
-    `options`: further arguments of `pydantic.Field`.
+    `words`: see `worded`. `options`: further arguments of `pydantic.Field`.
     """
-    return Field(description=description, json_schema_extra={"label": label}, **options)
+    return Field(description=description, json_schema_extra=_metadata(label=label, words=words), **options)
+
+
+def worded(words: Words, description: str, **options: Any) -> Any:
+    """Return a pydantic field whose values figures and texts word by `words`, such as "batch {}".
+
+    Of others they state the name, too. `options`: further arguments of `pydantic.Field`.
+    """
+    return Field(description=description, json_schema_extra=_metadata(words=words), **options)
+
+
+def _metadata(**entries: Any) -> dict[str, Any]:
+    return {name: entry for name, entry in entries.items() if entry is not None}
 
 
 # Parameters that each workload has with a default of its own.
-DatasetOf = Annotated[DatasetName, Field(description="Name of a data set listed under `datasets`.")]
+DatasetOf = Annotated[DatasetName, worded("{}", "Name of a data set listed under `datasets`.")]
 WarmupSteps = Annotated[NonNegative, labelled("warmup", "Warm-up steps, excluded from all measures.")]
 ProfiledSteps = Annotated[
     Positive,
@@ -122,7 +140,7 @@ class JobParameters(BaseModel):
     HEADLINE: ClassVar[tuple[str, ...]]
 
     workload: str = Field(description="The kind of job.")
-    device: Device = Field(default="cuda", description="`cuda`: one GPU per rank; `cpu`: one process per rank.")
+    device: Device = worded("{}", "`cuda`: one GPU per rank; `cpu`: one process per rank.", default="cuda")
     devices: DeviceCount = Field(default=1, description="Total number of GPUs, or of CPU processes, over all nodes.")
     nodes: NodeCount = labelled(
         "nodes", "Machines that share the devices equally; more than one needs Slurm.", default=1
@@ -146,6 +164,7 @@ class JobParameters(BaseModel):
         "`auto`: the first of the others that is available. "
         + "; ".join(f"`{name}`: {profiler.description}" for name, profiler in PROFILERS.items())
         + ".",
+        {"none": "no profiler", ANY: "{}"},
         default="auto",
     )
     memory_snapshot: bool = labelled(
@@ -232,13 +251,22 @@ def field_defaults(parameters: type[JobParameters]) -> dict[str, Any]:
 @cache
 def _labels(parameters: type[JobParameters]) -> dict[str, str]:
     """Return the labels of the parameters that a run id shows only where they differ from their defaults."""
-    labels = {}
+    return _metadata_entries(parameters, "label")
+
+
+@cache
+def parameter_words(parameters: type[JobParameters]) -> dict[str, Words]:
+    """Return how the values of parameters are worded, by name; see `worded`."""
+    return _metadata_entries(parameters, "words")
+
+
+def _metadata_entries(parameters: type[JobParameters], entry: str) -> dict[str, Any]:
+    entries = {}
     for name, field in parameters.model_fields.items():
         metadata = field.json_schema_extra
-        label = metadata.get("label") if isinstance(metadata, dict) else None
-        if isinstance(label, str):
-            labels[name] = label
-    return labels
+        if isinstance(metadata, dict) and entry in metadata:
+            entries[name] = metadata[entry]
+    return entries
 
 
 def run_id(parameters: JobParameters) -> str:

@@ -7,18 +7,18 @@ from typing import Any
 
 import pandas as pd
 
-from multicard.analysis.evidence import as_stated, names_synthetic
 from multicard.analysis.runs.measures import measure_run
-from multicard.analysis.runs.run_files import RunFiles
 from multicard.archive.matrix import Matrix
 from multicard.core.errors import UserError
 from multicard.core.layout import ACTIVITY, ACTIVITY_INDEX, RUN
 from multicard.core.reasons import describe_reason
-from multicard.core.units import ARGS_PREFIX, show
+from multicard.core.units import show
 from multicard.experiment.config import Experiment
 from multicard.experiment.runs import Run, combinations
+from multicard.experiment.wording import statements
 from multicard.experiment.workload import WORKLOADS
-from multicard.runs.environment import gpu_names
+from multicard.results.run_files import RunFiles
+from multicard.runs.environment import gpu_names, is_synthetic
 from multicard.runs.parameters import as_columns
 from multicard.search.core import Search
 from multicard.search.space import Levels, Space
@@ -128,8 +128,8 @@ class ScenarioSpace:
 
     def describe(self, configuration: str) -> str:
         """Return the values of the varied parameters in words."""
-        values = self.values(configuration).items()
-        return ", ".join(f"{name.removeprefix(ARGS_PREFIX)}: {as_stated(value)}" for name, value in values)
+        values = self.values(configuration)
+        return statements(values, values)
 
     def values(self, configuration: str) -> dict[str, Any]:
         """Return the values of the varied parameters."""
@@ -176,7 +176,7 @@ class ScenarioSpace:
             value=measures[self.measure] if completed else None,
             outcome=measures["outcome"],
             cost_s=record.wall_time_s or 0.0,
-            synthetic=names_synthetic(gpu_names(record.hardware)),
+            synthetic=is_synthetic(gpu_names(record.hardware)),
             memory_bytes=_peak_memory(measures) if completed else None,
             reason=describe_reason(record.reason),
         )

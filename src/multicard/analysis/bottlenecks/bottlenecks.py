@@ -7,11 +7,11 @@ from typing import Any
 
 import pandas as pd
 
-from multicard.analysis.evidence import Configuration, MeasuredRun
 from multicard.analysis.runs.breakdown import parts_of
 from multicard.analysis.runs.step_parts import COMPUTING, MOSTLY, StepPart
 from multicard.core.text import counted
 from multicard.core.units import BYTES, SECONDS, percent, with_unit
+from multicard.results.configuration import Configuration, MeasuredRun
 
 # What a bottleneck may be: a part of the step, or one of the bottlenecks that are no part of it.
 NAMES = (*StepPart, "padding", "memory")

@@ -10,9 +10,10 @@ import yaml
 from pydantic import ValidationError
 
 from multicard.analysis.bottlenecks.bottlenecks import LEAST, Bottleneck
-from multicard.analysis.evidence import OBSERVATION, Configuration
 from multicard.experiment.machine import Machine
 from multicard.experiment.runs import Run
+from multicard.experiment.wording import statement
+from multicard.results.configuration import OBSERVATION, Configuration
 from multicard.stats.pool import ratio_of
 
 # Changes of a parameter to no particular value.
@@ -284,4 +285,4 @@ def _is_changed(value: Any, change: Any, before: Any) -> bool:
 def _change_words(name: str, change: Any) -> str:
     if change in (HIGHER, LOWER, DIFFERENT):
         return f"{change} {name}"
-    return f"{name}: {str(change).lower() if isinstance(change, bool) else change}"
+    return statement(name, change)

@@ -2,9 +2,9 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from multicard.analysis.choice.advice import NO_THROUGHPUT, NOT_KNOWN
+from multicard.analysis.answer import CHANGE, HOW_MANY, NO_THROUGHPUT, NOT_KNOWN, WHICH, Answer
 from multicard.analysis.choice.choice import Choice
 from multicard.analysis.choice.choices import Choices
 from multicard.analysis.choice.learning import changes_from, words_of
@@ -13,11 +13,12 @@ from multicard.core.text import plural
 from multicard.core.units import number
 from multicard.experiment.workload import BATCH
 from multicard.stats.corrections import corrected
-from multicard.stats.interval import EQUAL_REPEATS, Interval, verdict
+from multicard.stats.interval import EQUAL_REPEATS, Interval, interval_columns, verdict
 from multicard.stats.selection import chosen_among
 
 HOURS = {"cuda": "GPU-hours", "cpu": "process-hours"}
 FASTER = "× as fast"
+MOST_CHANGES = 3  # in the first sentence about changes
 
 
 class ChosenSpeedup(NamedTuple):
@@ -55,11 +56,26 @@ def best_of_words(job: Choices, devices: int) -> str:
     return f"the best of {count}" if count > 1 else ""
 
 
-def how_many(job: Choices) -> str:
+def how_many(job: Choices, caveats: tuple[str, ...] = ()) -> Answer:
     """Return how much faster each number of devices is than one, the fastest first; or why that is not known."""
     by_speed = sorted(speedups(job), key=lambda speedup: speedup.ratio.value, reverse=True)
-    if by_speed:
-        return joined([_speedup_result(job, speedup) for speedup in by_speed])
+    if not by_speed:
+        return Answer(HOW_MANY, _why_no_speedup(job))
+    sentence = joined([_speedup_result(job, speedup) for speedup in by_speed])
+    rows = [
+        {
+            "devices": speedup.choice.devices,
+            "configuration": job.recipe(speedup.choice),
+            "repeats": speedup.ratio.repeats,
+            **interval_columns("speedup", speedup.ratio),
+            "efficiency": speedup.ratio.value / speedup.choice.devices,
+        }
+        for speedup in by_speed
+    ]
+    return Answer(HOW_MANY, sentence, tuple(rows), caveats, "speedup")
+
+
+def _why_no_speedup(job: Choices) -> str:
     counts = {row.devices for row in job.rows}
     if not counts:
         return NO_THROUGHPUT
@@ -69,25 +85,37 @@ def how_many(job: Choices) -> str:
     return f"{NOT_KNOWN}: no run on one device to compare with"
 
 
-def which_configuration(job: Choices) -> list[str]:
+def which_configuration(job: Choices, caveats: tuple[str, ...] = ()) -> list[Answer]:
     """Return the fastest configuration on each number of devices where a training was measured in several.
 
     Those that train like the reference come first, then those on most devices.
     """
     ordered = sorted(job.rows, key=lambda row: (not row.trains_like_reference, -row.devices))
-    return [text for row in ordered if row.ratio is None and (text := _fastest_words(job, row))]
+    answers = []
+    for fastest in ordered:
+        rivals = _rivals(job, fastest)
+        if fastest.ratio is None and rivals:
+            rows = [_family_row(job, row) for row in (fastest, *rivals)]
+            answers.append(Answer(WHICH, _fastest_words(job, fastest, rivals), tuple(rows), caveats, "tradeoff"))
+    return answers
 
 
-def gains(job: Choices) -> list[Result]:
-    """Return what changes of what is learned gain over the fastest choice without them, the largest gain first."""
+def gains_by_changes(job: Choices, caveats: tuple[str, ...] = ()) -> list[Answer]:
+    """Return what changes of what is learned gain over the fastest choice without them, the largest gains first.
+
+    The first `MOST_CHANGES` are in one answer, the others in another.
+    """
     changed = [(row, row.gain) for row in job.rows if row.gain is not None]
     changed.sort(key=lambda pair: pair[1].ratio.value, reverse=True)
-    results = []
+    results: list[Result] = []
+    rows: list[dict[str, Any]] = []
     for row, gain in changed:
         change = words_of(changes_from(gain.instead_of, row.learning))
         text = f"{change}: {gain.ratio.format(unit=FASTER)} on {job.on(row.devices)}"
         results.append(Result(text, doubt_of(gain.ratio)))
-    return results
+        rows.append({"change": change, "devices": row.devices, **interval_columns("speed_ratio", gain.ratio)})
+    parts = (slice(None, MOST_CHANGES), slice(MOST_CHANGES, None))
+    return [Answer(CHANGE, joined(results[part]), tuple(rows[part]), caveats) for part in parts if results[part]]
 
 
 def joined(results: Sequence[Result]) -> str:
@@ -149,16 +177,29 @@ def _speedup_result(job: Choices, speedup: ChosenSpeedup) -> Result:
     return Result(f"{devices}: {ratio.format(unit=f'{FASTER} as {one_device}')}", ", ".join(filter(None, notes)))
 
 
-def _fastest_words(job: Choices, fastest: Choice) -> str:
-    """Return the fastest of a family with its nearest rival, in words; empty if it has no rival."""
-    rivals = [
-        (row, row.ratio)
+def _rivals(job: Choices, fastest: Choice) -> list[Choice]:
+    """Return the choices that are compared with the fastest of their family."""
+    return [
+        row
         for row in job.rows
         if row.ratio is not None and (row.devices, row.changes) == (fastest.devices, fastest.changes)
     ]
-    if not rivals:
-        return ""
-    nearest, ratio = min(rivals, key=lambda rival: (rival[0].is_worse, abs(rival[1].value - 1)))
+
+
+def _family_row(job: Choices, row: Choice) -> dict[str, Any]:
+    return {
+        "devices": row.devices,
+        "configuration": job.recipe(row),
+        "repeats": row.rate.repeats,
+        **interval_columns("throughput_per_s", row.rate),
+        **interval_columns("speed_ratio", row.ratio),
+    }
+
+
+def _fastest_words(job: Choices, fastest: Choice, rivals: Sequence[Choice]) -> str:
+    """Return the fastest of a family with the nearest of its rivals, in words."""
+    ratios = [(row, row.ratio) for row in rivals if row.ratio is not None]
+    nearest, ratio = min(ratios, key=lambda rival: (rival[0].is_worse, abs(rival[1].value - 1)))
     where = job.on(fastest.devices) + (f" ({words_of(fastest.changes)})" if fastest.changes else "")
     rate = fastest.rate.format(unit=f" {plural(2, job.unit)} per second")
     more = f" and {len(rivals) - 1} more" if len(rivals) > 1 else ""

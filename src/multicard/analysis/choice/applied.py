@@ -7,13 +7,13 @@ from typing import NamedTuple
 from multicard.analysis.choice.answers import ChosenSpeedup, speedups
 from multicard.analysis.choice.choice import Choice
 from multicard.analysis.choice.choices import Choices, choices
-from multicard.analysis.evidence import Evidence
 from multicard.analysis.scaling.headline import STEP_TIME
 from multicard.analysis.scaling.speedup import BASELINE_DIFFERS, implausible
 from multicard.core.errors import UserError
 from multicard.core.text import listed
 from multicard.core.units import percent
 from multicard.experiment.workload import Workload
+from multicard.results.results import Results
 from multicard.stats.interval import Interval, verdict
 
 UNKNOWN = "unknown"
@@ -48,12 +48,12 @@ class Request:
     least_efficiency: float = 0.7  # share of ideal scaling from which on a number of devices is recommended
 
 
-def proposed_job(evidence: Evidence) -> tuple[Choices, list[str]]:
+def proposed_job(results: Results) -> tuple[Choices, list[str]]:
     """Return the job with speed-ups and the most completed runs, and the names of the others.
 
     Raises `UserError` if no completed run shows its throughput.
     """
-    tables = choices(evidence)
+    tables = choices(results)
     rated = [job for job in tables if job.rows]
     if not rated:
         raise UserError(

@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from multicard.analysis.choice.learning import Changes, Learning, key_of
-from multicard.analysis.evidence import Configuration
 from multicard.experiment.workload import BATCH
+from multicard.results.configuration import Configuration
 from multicard.stats.interval import Interval, verdict
 
 HOUR_S = 3600

@@ -18,11 +18,12 @@ from multicard.analysis.bottlenecks.bottlenecks import peak_memory
 from multicard.analysis.choice.choice import Choice
 from multicard.analysis.choice.families import compared, ordered
 from multicard.analysis.choice.learning import learning_of, words_of
-from multicard.analysis.evidence import DEVICE_WORDS, OBSERVATION, Configuration, Evidence, observed_once
 from multicard.analysis.scaling.speedup import speedups_of
 from multicard.core.grouping import grouped
 from multicard.core.text import counted
 from multicard.experiment.config import configuration_key
+from multicard.results.configuration import DEVICE_WORDS, OBSERVATION, Configuration, observed_once
+from multicard.results.results import Results
 from multicard.stats.interval import interval_columns
 from multicard.stats.pool import Pool
 
@@ -86,10 +87,10 @@ class Choices:
         return min(alike, key=lambda row: row.time_s.value, default=None)
 
 
-def choices(evidence: Evidence) -> list[Choices]:
+def choices(results: Results) -> list[Choices]:
     """Return the table of choices of each job; of a job of which no run completed one without rows."""
-    completed = [configuration for configuration in evidence.configurations if configuration.completed]
-    lost = [configuration for configuration in evidence.configurations if not configuration.completed]
+    completed = [configuration for configuration in results.configurations() if configuration.completed]
+    lost = [configuration for configuration in results.configurations() if not configuration.completed]
     measured = grouped(completed, lambda configuration: (_job(configuration), _place(configuration)))
     lost_of_job = grouped(lost, _job)
     tables = []
@@ -215,9 +216,11 @@ def _work_of_training(configurations: Sequence[Configuration], rated: Sequence[C
 
 def _without_observation(configurations: Sequence[Configuration]) -> list[Configuration]:
     """Return one of the configurations that differ only in what is no choice between them, as how runs are observed."""
-    jobs = [configuration_key(configuration.parameters, (*NO_CHOICE, "repeat")) for configuration in configurations]
-    counts = [len(configuration.values(configuration.rate)) for configuration in configurations]
-    return [configurations[index] for index in observed_once(jobs, counts)]
+    return observed_once(
+        configurations,
+        job=lambda configuration: configuration_key(configuration.parameters, (*NO_CHOICE, "repeat")),
+        block_count=lambda configuration: len(configuration.values(configuration.rate)),
+    )
 
 
 def _measured(candidates: Sequence[Configuration], baselines: Sequence[Configuration], work: float) -> list[Choice]:

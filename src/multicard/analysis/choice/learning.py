@@ -3,9 +3,10 @@
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
-from multicard.analysis.evidence import Configuration, as_stated
 from multicard.analysis.scaling.work import SAME_WORK
+from multicard.experiment.wording import stated_value
 from multicard.experiment.workload import BATCH
+from multicard.results.configuration import Configuration
 
 # Relative difference up to which a measured batch, a rate times a time, is a whole number.
 ROUNDING = 1e-4
@@ -89,7 +90,7 @@ def words_of(learning: Learning | Changes) -> str:
 
 def _value_words(value: Any) -> str:
     sides = value if isinstance(value, tuple) else (value,)
-    return " → ".join("not known" if side is None else as_stated(side) for side in sides)
+    return " → ".join("not known" if side is None else stated_value(side) for side in sides)
 
 
 def _factor(change: Any) -> float | None:

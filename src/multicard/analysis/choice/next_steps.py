@@ -8,10 +8,10 @@ from multicard.analysis.bottlenecks.bottlenecks import Bottleneck
 from multicard.analysis.bottlenecks.options import untried
 from multicard.analysis.choice.advice import Part
 from multicard.analysis.choice.choices import Choices
-from multicard.analysis.evidence import Configuration, MeasuredRun
 from multicard.analysis.runs.notices import NOTICES, notices_by_subject
 from multicard.core.text import counted, listed
 from multicard.core.units import percent
+from multicard.results.configuration import Configuration, MeasuredRun
 
 MOST_OPTIONS = 3  # named against one bottleneck
 MOST_NOTICES = 3
@@ -63,16 +63,16 @@ def _reason(bottleneck: Bottleneck, whole: str) -> str:
     return f"{share} of the {whole} is {bottleneck.name}"
 
 
-def doubts(job: Choices) -> str:
-    """Return what could change the answers for a job: repeats, and notices about its runs; empty without runs."""
+def caveats(job: Choices) -> tuple[str, ...]:
+    """Return what could change the answers for a job: repeats, and notices about its runs; none without runs."""
     runs = [run for configuration in job.configurations for run in configuration.completed]
     if not runs:
-        return ""
+        return ()
     texts = [_repeats_words(job), *_notices_words(runs)]
     lost_runs = sum(len(configuration.runs) for configuration in job.lost)
     if lost_runs:
         texts.append(f"{counted(lost_runs, 'run')} of {counted(len(job.lost), 'configuration')} never completed")
-    return "; ".join(texts)
+    return tuple(texts)
 
 
 def _repeats_words(job: Choices) -> str:

@@ -10,27 +10,30 @@ from pathlib import Path
 
 from multicard.analysis import ablation
 from multicard.analysis.ablation import ABLATED, PartCost
+from multicard.analysis.answer import COSTS, HOST_WORK, HOW_SURE, NEXT, WHERE, Answer
 from multicard.analysis.bottlenecks.bottlenecks import BottleneckReport, report_of, summary
 from multicard.analysis.choice.advice import JobAdvice, Recommendations
-from multicard.analysis.choice.answers import gains, how_many, joined, speedups, which_configuration
+from multicard.analysis.choice.answers import gains_by_changes, how_many, speedups, which_configuration
 from multicard.analysis.choice.choices import Choices, choices, outcomes_of
-from multicard.analysis.choice.next_steps import doubts, part_of, trial
+from multicard.analysis.choice.next_steps import caveats, part_of, trial
 from multicard.analysis.choice.overview import tiles, word_table
-from multicard.analysis.evidence import Configuration, Evidence, place_words
 from multicard.analysis.runs.per_run import trace_shares
+from multicard.core.grouping import grouped
 from multicard.core.templates import markdown_template
+from multicard.results.configuration import Configuration
+from multicard.results.provenance import distinguishing_words
+from multicard.results.results import Results
 
 MOST_NEXT = 2
-MOST_CHANGES = 3  # in the first sentence about changes; the others make another one
 MOST_COSTS = 4
 
 
-def advise(evidence: Evidence) -> Recommendations:
+def advise(results: Results) -> Recommendations:
     """Return what the measurements recommend, in plain text that is in part from files."""
-    traces = evidence.per_run(trace_shares).to_dict("index")
-    costs, not_measured = ablation.costs(evidence), ablation.not_measured(evidence)
-    tables = sorted(choices(evidence), key=lambda job: (not speedups(job), -_completed_runs(job)))
-    places = place_words([(job.machine, job.versions) for job in tables])
+    traces = trace_shares(results).to_dict("index")
+    costs, not_measured = ablation.costs(results), ablation.not_measured(results)
+    tables = sorted(choices(results), key=lambda job: (not speedups(job), -_completed_runs(job)))
+    places = distinguishing_words([(job.machine, job.versions) for job in tables])
     jobs = []
     for job, place in zip(tables, places, strict=True):
         keys = {configuration.key for configuration in job.configurations}
@@ -39,18 +42,18 @@ def advise(evidence: Evidence) -> Recommendations:
                 job,
                 name=f"{job.job}, on {place}" if place else job.job,
                 report=report_of(_in_question(job), traces),
-                measured=evidence.configurations,
+                measured=results.configurations(),
                 costs=[cost for cost in costs if cost.configuration.key in keys],
                 not_measured=[text for configuration, text in not_measured if configuration.key in keys],
             )
         )
-    return Recommendations(jobs, _notes(evidence))
+    return Recommendations(jobs, _notes(results))
 
 
-def as_markdown(evidence: Evidence, verbose: bool = True) -> str:
+def as_markdown(results: Results, verbose: bool = True) -> str:
     """Return the recommendations as Markdown, the answers first; text from files is escaped."""
     template = markdown_template(Path(__file__).with_name("recommendations.md.j2"))
-    return template.render(found=advise(evidence), verbose=verbose).rstrip() + "\n"
+    return template.render(found=advise(results), verbose=verbose).rstrip() + "\n"
 
 
 def _completed_runs(job: Choices) -> int:
@@ -64,16 +67,16 @@ def _in_question(job: Choices) -> Configuration:
     return fastest.configuration if fastest else (*job.configurations, *job.lost)[0]
 
 
-def _notes(evidence: Evidence) -> list[str]:
+def _notes(results: Results) -> list[str]:
     """Return what holds for all jobs."""
     notes = []
-    if not any(configuration.completed for configuration in evidence.configurations):
+    if not any(configuration.completed for configuration in results.configurations()):
         notes.append("No run completed, so there is nothing to recommend.")
-    if any(run.values.get("device") == "cpu" for run in evidence.runs):
+    if any(run.values.get("device") == "cpu" for run in results.runs):
         notes.append("Measurements on CPU processes say nothing about GPUs.")
-    synthetic = sum(run.synthetic for run in evidence.runs)
+    synthetic = sum(run.provenance.is_synthetic for run in results.runs)
     if synthetic:
-        which = "All" if synthetic == len(evidence.runs) else "Some"
+        which = "All" if synthetic == len(results.runs) else "Some"
         notes.append(f"{which} runs have synthetic timings: no machine takes these times.")
     return notes
 
@@ -99,28 +102,52 @@ def _job_advice(
         for bottleneck in report.bottlenecks
     ]
     trials = [trial(bottleneck, part, report.whole) for bottleneck, part in zip(report.bottlenecks, parts, strict=True)]
-    results = gains(job)
-    doubt = doubts(job)
+    doubts = caveats(job)
+    others = [
+        *_cost_answers(costs),
+        *(Answer(HOST_WORK, text) for text in not_measured[:MOST_COSTS]),
+        *_step_answer(job, report),
+        *[Answer(NEXT, text) for text in trials if text][:MOST_NEXT],
+    ]
+    if doubts:
+        others.append(Answer(HOW_SURE, "; ".join(doubts)))
     return JobAdvice(
         name=name,
         about=about.words(),
-        has_speedups=bool(speedups(job)),
-        how_many=how_many(job) if job.configurations else "",
-        which=which_configuration(job),
-        changes=[joined(some) for some in (results[:MOST_CHANGES], results[MOST_CHANGES:]) if some],
-        costs=ablation.cost_lines(costs)[:MOST_COSTS],
-        unmeasured_host_work=list(not_measured[:MOST_COSTS]),
-        step=_step_words(job, report),
-        next_steps=[text for text in trials if text][:MOST_NEXT],
-        doubt=doubt,
-        tiles=tiles(job, report, own_costs, doubt),
+        compared=_compared(job, doubts),
+        others=tuple(others),
+        tiles=tiles(job, report, own_costs, "; ".join(doubts)),
         table=word_table(job),
         lost=[f"{configuration.words()}: {outcomes_of(configuration)}" for configuration in job.lost],
         parts=parts,
     )
 
 
-def _step_words(job: Choices, report: BottleneckReport) -> str:
+def _compared(job: Choices, doubts: tuple[str, ...]) -> tuple[tuple[Answer, ...], ...]:
+    """Return the answers to what runs were compared for; the number of devices comes first where it was varied."""
+    how = (how_many(job, doubts),) if job.configurations else ()
+    which = tuple(which_configuration(job, doubts))
+    changes = tuple(gains_by_changes(job, doubts))
+    return (how, which, changes) if speedups(job) else (which, changes, how)
+
+
+def _cost_answers(costs: Sequence[PartCost]) -> list[Answer]:
+    """Return what parts of the step cost, an answer for each number of devices."""
+    lines = ablation.cost_lines(costs)[:MOST_COSTS]
+    rows = ablation.as_table(costs).to_dict("records")
+    of_lines = grouped(rows, lambda row: row["devices"])
+    counts = sorted(of_lines)
+    return [
+        Answer(COSTS, line, tuple(of_lines[devices]), (), "ablation")
+        for line, devices in zip(lines, counts, strict=False)
+    ]
+
+
+def _step_answer(job: Choices, report: BottleneckReport) -> list[Answer]:
+    """Return where the step goes; nothing where no run completed."""
     about = report.configuration
     text = summary(report) or ("where the step goes was not recorded" if about.completed else "")
-    return f"{job.on(about['devices'])}: {text}" if text else ""
+    if not text:
+        return []
+    rows = tuple({"part": part, "share": share} for part, share in report.parts.items())
+    return [Answer(WHERE, f"{job.on(about['devices'])}: {text}", rows, (), "utilization")]

@@ -21,8 +21,8 @@ import numpy as np
 
 from multicard.analysis.comparison.estimates import Estimate, estimates_of
 from multicard.analysis.comparison.pairs import COMPARED_MEASURES, Pair, SharedConfiguration, is_measured
-from multicard.analysis.evidence import Configuration
 from multicard.core.text import counted
+from multicard.results.configuration import Configuration
 from multicard.stats.interval import EQUAL_REPEATS, Interval, is_significant
 from multicard.stats.samples import geometric_mean
 

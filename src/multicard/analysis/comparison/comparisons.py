@@ -6,10 +6,11 @@ from typing import Any, NamedTuple, get_args
 import numpy as np
 import pandas as pd
 
-from multicard.analysis.evidence import Configuration, configurations_in, parameters_of
 from multicard.analysis.scaling.speedup_tables import columns_of
 from multicard.experiment.config import parameters_in
 from multicard.experiment.workload import WORKLOADS, workload_of
+from multicard.results.configuration import Configuration
+from multicard.results.results import Results
 from multicard.stats.corrections import corrected
 from multicard.stats.interval import Interval, verdict
 from multicard.stats.pool import Pool
@@ -37,13 +38,14 @@ def varied(measures: pd.DataFrame, besides: tuple[str, ...]) -> list[str]:
     return workload_of(measures).varying(measures, names)
 
 
-def means(measures: pd.DataFrame, values: list[str]) -> pd.DataFrame:
+def means(results: Results, values: list[str]) -> pd.DataFrame:
     """Return the arithmetic mean of each value over the completed repeats of a configuration.
 
-    Columns: the parameters, `repeats`, and the values.
+    Columns: the parameters, `repeats`, and the values, which are empty where no run has them.
     """
-    completed = measures[measures["outcome"] == "completed"]
-    groups = completed.groupby(list(parameters_of(measures)), sort=False, dropna=False)
+    completed = results.completed().frame()
+    completed = completed.reindex(columns=list(dict.fromkeys((*completed, *values))))
+    groups = completed.groupby(list(results.parameters()), sort=False, dropna=False)
     return pd.DataFrame({"repeats": groups.size(), **groups[values].mean()}).reset_index()
 
 
@@ -54,7 +56,7 @@ class _Setting(NamedTuple):
     others: tuple[Any, ...]
 
 
-def gains(measures: pd.DataFrame, parameter: str) -> pd.DataFrame:
+def gains(results: Results, parameter: str) -> pd.DataFrame:
     """Return the gain in speed over the base value, a row per compared value and configuration of the others.
 
     The base is the first value of `ORDER` that completed. Columns: `base`, `value`, the other varied parameters,
@@ -62,11 +64,11 @@ def gains(measures: pd.DataFrame, parameter: str) -> pd.DataFrame:
     `gain_low` and `gain_high` (empty where one of them has one repeat), and the `verdict` of `stats.interval`: whether
     that is `more`, `less` or no (`none`) speed, corrected for all rows. Profilers are those of `as_used`.
     """
-    measures = as_used(measures, parameter)
-    others = [*varied(measures, besides=(parameter, "devices", "repeat")), "devices"]
-    completed = measures[(measures["outcome"] == "completed") & measures["iteration_time_s"].notna()]
+    results = as_used(results, parameter).on_any_machine()
+    others = [*varied(results.frame(), besides=(parameter, "devices", "repeat")), "devices"]
+    timed = results.completed().where(lambda measures: measures["iteration_time_s"].notna())
     configurations = {
-        _setting(configuration, parameter, others): configuration for configuration in configurations_in(completed)
+        _setting(configuration, parameter, others): configuration for configuration in timed.configurations()
     }
     rows_of_others = list(dict.fromkeys(setting.others for setting in configurations))
     values = {setting.value for setting in configurations}
@@ -82,7 +84,7 @@ def gains(measures: pd.DataFrame, parameter: str) -> pd.DataFrame:
     index = {setting: number for number, setting in enumerate(configurations)}
     ratios = [pool.ratio(index[_Setting(base, setting.others)], index[setting]) for setting in compared]
     # The rows of the table have the types that the columns of the measures have.
-    stated = completed[others].drop_duplicates()
+    stated = timed.frame()[others].drop_duplicates()
     table = stated.iloc[[rows_of_others.index(setting.others) for setting in compared]].reset_index(drop=True)
     table.insert(0, "base", base)
     table.insert(1, "value", pd.Series([setting.value for setting in compared], dtype=object))
@@ -93,28 +95,29 @@ def _setting(configuration: Configuration, parameter: str, others: Sequence[str]
     return _Setting(configuration[parameter], tuple(configuration[name] for name in others))
 
 
-def as_used(measures: pd.DataFrame, parameter: str) -> pd.DataFrame:
-    """Return the measures with the profilers that were used, if `parameter` is `profiler`.
+def as_used(results: Results, parameter: str) -> Results:
+    """Return the results with the profilers that were used, if `parameter` is `profiler`.
 
     The stated `auto` is another profiler on each machine.
     """
+    measures = results.measures
     if parameter == "profiler" and "profiler_used" in measures:
-        return measures.assign(profiler=measures["profiler_used"].fillna(measures["profiler"]))
-    return measures
+        return results.with_columns(profiler=measures["profiler_used"].fillna(measures["profiler"]))
+    return results
 
 
-def overheads(measures: pd.DataFrame) -> pd.DataFrame:
+def overheads(results: Results) -> pd.DataFrame:
     """Return the profiling overhead of each configuration that has one.
 
     Columns: its parameters, `repeats`, `profiler_overhead`, `profiler_overhead_low` and `profiler_overhead_high`: the
     geometric mean over repeats of profiled over measured iteration time, less 1, and the `verdict`, corrected for all
     rows.
     """
-    measured = measures[(measures["outcome"] == "completed") & measures["profiler_overhead"].notna()]
-    samples = [configuration.blocks("profiler_overhead") for configuration in configurations_in(measured)]
-    pool = Pool([{block: 1 + overhead for block, overhead in sample.items()} for sample in samples])
-    ratios = [pool.mean(index) for index in range(len(samples))]
-    return pd.concat([parameters_of(measured), _excess("profiler_overhead", ratios)], axis=1)
+    profiled = results.on_any_machine().completed().where(lambda measures: measures["profiler_overhead"].notna())
+    overheads_by_block = [configuration.blocks("profiler_overhead") for configuration in profiled.configurations()]
+    pool = Pool([{block: 1 + overhead for block, overhead in blocks.items()} for blocks in overheads_by_block])
+    ratios = [pool.mean(index) for index in range(len(overheads_by_block))]
+    return pd.concat([profiled.parameters(), _excess("profiler_overhead", ratios)], axis=1)
 
 
 def _excess(name: str, ratios: Sequence[Interval | None]) -> pd.DataFrame:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from multicard.analysis.comparison.sides import COLUMNS, Side, name_of
-from multicard.analysis.evidence import Configuration, MeasuredRun
 from multicard.analysis.scaling.speedup import RATES
+from multicard.results.configuration import Configuration, MeasuredRun
 
 
 @dataclass(frozen=True)

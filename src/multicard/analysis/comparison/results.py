@@ -18,8 +18,8 @@ from multicard.analysis.comparison.environments import EnvironmentDifference, en
 from multicard.analysis.comparison.pairs import SharedConfiguration, pairs_of, shared_configurations
 from multicard.analysis.comparison.sessions import identifies_machine, sessions_of
 from multicard.analysis.comparison.sides import Side, name_of
-from multicard.analysis.evidence import Configuration, MeasuredRun
 from multicard.analysis.runs.notices import PROFILED, notices
+from multicard.results.configuration import Configuration, MeasuredRun
 from multicard.runs.record import RunRecord
 from multicard.stats.interval import interval_columns
 

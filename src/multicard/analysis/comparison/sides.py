@@ -9,12 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from multicard.analysis.evidence import Configuration, Evidence, MeasuredRun, Provenance
+import pandas as pd
+
 from multicard.analysis.runs.measures import measure_run
-from multicard.analysis.runs.notices import without_empty
-from multicard.analysis.runs.run_files import RunFiles
 from multicard.analysis.scaling.speedup import RATES, speedups_of
 from multicard.experiment.config import configuration_key
+from multicard.results.configuration import Configuration
+from multicard.results.results import Results
+from multicard.results.run_files import RunFiles
+from multicard.results.tables import known_values
 from multicard.runs.parameters import as_columns
 from multicard.runs.record import RunRecord
 
@@ -44,29 +47,30 @@ def read_side(folders: Sequence[Path]) -> Side:
 
     Raises `UserError` if a file of a run is missing or damaged.
     """
-    values: dict[str, dict[str, Any]] = {}
+    rows: list[dict[str, Any]] = []
     records: dict[str, RunRecord] = {}
     for files in map(RunFiles, folders):
         measures = measure_run(files)
         parameters = as_columns(files.record.parameters.model_dump(mode="json"))
-        run = measures["run"]
-        records[run] = files.record
-        values[run] = without_empty(parameters) | without_empty(measures)
-    # Without a provenance all runs of a configuration are together, whatever they ran on.
-    evidence = Evidence([MeasuredRun(run, measured, Provenance()) for run, measured in values.items()])
-    _add_speedups(evidence, values)
+        records[measures["run"]] = files.record
+        rows.append(known_values(parameters) | known_values(measures))
+    # Without provenances all runs of a configuration are together, whatever they ran on.
+    results = _with_speedups(Results(pd.DataFrame(rows)))
     configurations: dict[Hashable, Configuration] = {}
-    for configuration in evidence.configurations:
+    for configuration in results.configurations():
         configurations[configuration_key(configuration.parameters)] = configuration
     return Side(records, configurations)
 
 
-def _add_speedups(evidence: Evidence, values: dict[str, dict[str, Any]]) -> None:
-    """Add the speed-up of each completed run on several devices to its values, which `evidence` shares."""
-    for speedup in speedups_of(evidence.configurations):
-        if speedup.configuration["devices"] > 1:
-            for run in speedup.configuration.completed:
-                values[run.run]["speedup"] = speedup.of_repeat(run.repeat)
+def _with_speedups(results: Results) -> Results:
+    """Add the speed-up of each completed run on several devices to its measures."""
+    speedups = {
+        run.run: speedup.of_repeat(run.repeat)
+        for speedup in speedups_of(results.configurations())
+        if speedup.configuration["devices"] > 1
+        for run in speedup.configuration.completed
+    }
+    return results.with_columns(speedup=results.measures["run"].map(speedups))
 
 
 def name_of(configuration: Configuration) -> str:

@@ -7,12 +7,11 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field, model_validator
 
-from multicard.analysis.evidence import names_synthetic
 from multicard.analysis.runs.conditions import disturbance
 from multicard.core.sharing import AS_IT_IS, SETTING, TIME, VARIABLE_NAMES, VERSION, ErrorText, Keys, Words
 from multicard.core.text import counted
 from multicard.core.units import BYTES, BYTES_PER_S, OPERATIONS_PER_S, Units, with_unit
-from multicard.runs.environment import gpu_names
+from multicard.runs.environment import gpu_names, is_synthetic
 from multicard.runs.reading import read_model
 from multicard.runs.record import Hardware, Host, NodeConditions, RankRecord
 from multicard.stats.interval import Interval
@@ -110,7 +109,7 @@ class MachineLimits(BaseModel):
     @property
     def synthetic(self) -> bool:
         """True if its GPUs are emulated, by their names: then no number means anything."""
-        return names_synthetic(gpu_names(self.hardware))
+        return is_synthetic(gpu_names(self.hardware))
 
     @property
     def notes(self) -> list[str]:

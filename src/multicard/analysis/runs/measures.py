@@ -14,13 +14,13 @@ from multicard.analysis.machine.limits import MachineLimits
 from multicard.analysis.runs import breakdown, stationarity
 from multicard.analysis.runs.conditions import disturbance_of
 from multicard.analysis.runs.phase_parts import measures_of_phases
-from multicard.analysis.runs.run_files import RunFiles
 from multicard.analysis.runs.windows import Window, elapsed_s, step_periods
 from multicard.core.errors import UserError
 from multicard.core.layout import EPOCH_COLUMNS, EPOCHS, NOT_RUN, PHASES, RUN, STEPS
 from multicard.core.reasons import describe_reason
 from multicard.experiment.config import PARAMETERS, parameters_in
 from multicard.experiment.workload import WORKLOADS, Workload
+from multicard.results.run_files import RunFiles
 from multicard.runs.parameters import as_columns
 from multicard.runs.record import RunRecord
 

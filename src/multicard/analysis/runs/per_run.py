@@ -1,4 +1,4 @@
-"""What the activity tables say of each run, one row per run: times and bytes per step, shares.
+"""What the gathered tables say of each run, one row per run: times and bytes per step, shares.
 
 The tables of a run hold what belongs to its profiled steps, so sums divided by the number of steps are per step.
 
@@ -7,12 +7,13 @@ Times are summed durations, so parts that overlap add up to more than wall time;
 """
 
 import re
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
 
 from multicard.analysis.runs.device_time import device_time, overall
-from multicard.analysis.scenario_tables import ScenarioTables
+from multicard.results.results import Results
 from multicard.trace.collectives import bus_bandwidth
 
 # Functions of the CUDA API that the papers report on; others follow by their time.
@@ -23,158 +24,172 @@ REPORTED = (
     "cudaEventSynchronize",
     "cudaEventDestroy",
 )
-REST = "other"
+REST = "other"  # column for all that has none of its own
+MOST_FUNCTIONS, MOST_KINDS = 9, 8  # columns, without `REST`
+MOST_POINTS = 200  # of a run, in a figure over steps
 
+# Columns that identify what a time is per, within a run.
 PROCESS = ["report", "process"]
 GPU = [*PROCESS, "device"]
 
+_VERSION = re.compile(r"(_v\d+|_ptsz|_ptds)+$")  # which the profiler adds to the name of a function
 
-def cuda_api(tables: ScenarioTables) -> pd.DataFrame:
-    """Seconds in each function of the CUDA API, per profiled step and process.
 
-    Columns: the functions of `REPORTED` that were called, then those with most time, up to nine in all, the rest as
-    `REST`. Versions of one function (`cudaLaunchKernel_v7000`, `cudaMemcpyAsync_ptsz`) count as one.
+def cuda_api(results: Results) -> pd.DataFrame:
+    """Return the seconds in each function of the CUDA API, per profiled step and process.
+
+    Columns: the functions of `REPORTED` that were called, then those with most time, up to nine in all, and `REST`.
+    Versions of one function (`cudaLaunchKernel_v7000`, `cudaMemcpyAsync_ptsz`) count as one.
     """
-    rows = tables.table("cuda_api")
-    rows = rows[rows["api"] != "backtrace"]
-    rows = rows.assign(function=rows["function"].map(_function))
-    return _leading(_per_step(tables, rows, ["function"], "total_s", PROCESS), 9, REPORTED)
+    calls = results.table("cuda_api")
+    calls = calls[calls["api"] != "backtrace"]
+    calls = calls.assign(function=[_VERSION.sub("", name) for name in calls["function"]])
+    return _leading(_per_step(results, calls, "function", "total_s", PROCESS), MOST_FUNCTIONS, REPORTED)
 
 
-def kernel_classes(tables: ScenarioTables) -> pd.DataFrame:
-    """Seconds of the kernels of each class, per profiled step and GPU; the eight largest, the rest as `REST`."""
-    return _leading(_per_step(tables, tables.table("kernel_classes"), ["class"], "total_s", GPU), 8)
+def kernel_classes(results: Results) -> pd.DataFrame:
+    """Return the seconds of the kernels of each class, per profiled step and GPU: the eight largest, and `REST`."""
+    return _leading(_per_step(results, results.table("kernel_classes"), "class", "total_s", GPU), MOST_KINDS)
 
 
-def collectives(tables: ScenarioTables) -> pd.DataFrame:
-    """Seconds of the kernels of each collective, per profiled step and GPU; the eight largest, the rest as `REST`."""
-    rows = tables.table("collectives")
-    names = rows["collective"].fillna("unnamed").str.replace("_", "-")
-    return _leading(_per_step(tables, rows.assign(name=names), ["name"], "total_s", GPU), 8)
+def collectives(results: Results) -> pd.DataFrame:
+    """Return the seconds of each collective's kernels, per profiled step and GPU: the eight largest, and `REST`."""
+    calls = results.table("collectives")
+    calls = calls.assign(name=calls["collective"].fillna("unnamed").str.replace("_", "-"))
+    return _leading(_per_step(results, calls, "name", "total_s", GPU), MOST_KINDS)
 
 
-def bus_bandwidths(tables: ScenarioTables) -> pd.DataFrame:
-    """Bus bandwidth of the collectives of each run by the size of their messages, where these were recorded.
+def bus_bandwidths(results: Results) -> pd.DataFrame:
+    """Return the bus bandwidth of the collectives of each run by the size of their messages, where it was recorded.
 
     Columns: `run`, `collective`, `size_bytes` of a message, and `bus_bandwidth_bytes_per_s` of the fastest GPU: over
     the time after all ranks had joined, or where ranks could not be matched over all of its time. Where the trace does
     not tell how many ranks take part, as one that began after NCCL did, they are all those of the run: its jobs have no
     smaller groups.
     """
-    rows = tables.table("message_sizes")
-    seconds = rows["transfer_s"].fillna(rows["total_s"])
-    ranks = rows["ranks"].fillna(rows["run"].map(tables.measures.set_index("run")["devices"]))
-    calls = zip(rows["collective"], rows["size_bytes"] * rows["calls"], ranks, seconds, strict=True)
-    rate = pd.Series([bus_bandwidth(*each) for each in calls], rows.index, dtype=float)
-    rows = rows.assign(collective=rows["collective"].str.replace("_", "-"), bus_bandwidth_bytes_per_s=rate)
-    key = ["run", "collective", "size_bytes"]
-    found = rows.groupby(key, sort=False, as_index=False)["bus_bandwidth_bytes_per_s"].max()
-    return found.dropna()
-
-
-def memory_operations(tables: ScenarioTables, value: str) -> pd.DataFrame:
-    """Sum of `value` (`total_s` or `bytes`) per profiled step and GPU, for each direction and kind of host memory."""
-    rows = tables.table("memory_operations")
-    kinds = [
-        f"{operation.replace('_', ' ')}, {memory}" if isinstance(memory, str) else operation.replace("_", " ")
-        for operation, memory in zip(rows["operation"], rows["host_memory"], strict=True)
+    calls = results.table("message_sizes")
+    devices_of_run = results.frame().set_index("run")["devices"]
+    seconds = calls["transfer_s"].fillna(calls["total_s"])
+    ranks = calls["ranks"].fillna(calls["run"].map(devices_of_run))
+    total_bytes = calls["size_bytes"] * calls["calls"]
+    bandwidths = [
+        bus_bandwidth(collective, size, rank_count, duration_s)
+        for collective, size, rank_count, duration_s in zip(
+            calls["collective"], total_bytes, ranks, seconds, strict=True
+        )
     ]
-    found = _per_step(tables, rows.assign(kind=kinds), ["kind"], value, GPU)
-    return found[found.sum().sort_values(ascending=False, kind="stable").index]
+    calls = calls.assign(
+        collective=calls["collective"].str.replace("_", "-"),
+        bus_bandwidth_bytes_per_s=pd.Series(bandwidths, calls.index, dtype=float),
+    )
+    by_size = calls.groupby(["run", "collective", "size_bytes"], sort=False, as_index=False)
+    return by_size["bus_bandwidth_bytes_per_s"].max().dropna()
 
 
-def shares(tables: ScenarioTables) -> pd.DataFrame:
-    """The four shares of a run: summed over processes and GPUs, over the sum of what each is a share of."""
-    rows = tables.table("shares")
-    sums = rows.groupby(["run", "share"], sort=False)[["total_s", "of_s"]].sum(min_count=1)
-    return (sums["total_s"] / sums["of_s"].where(sums["of_s"] > 0)).unstack("share")
+def memory_operations(results: Results, value: str) -> pd.DataFrame:
+    """Return the sum of `value` (`total_s` or `bytes`) per profiled step and GPU, by direction and host memory."""
+    operations = results.table("memory_operations")
+    kinds = []
+    for operation, host_memory in zip(operations["operation"], operations["host_memory"], strict=True):
+        direction = operation.replace("_", " ")
+        kinds.append(f"{direction}, {host_memory}" if isinstance(host_memory, str) else direction)
+    per_step = _per_step(results, operations.assign(kind=kinds), "kind", value, GPU)
+    return per_step[_by_size(per_step)]
 
 
-def gpu_time(tables: ScenarioTables) -> pd.DataFrame:
-    """Parts of each GPU's time over all steps: a row per run and GPU, shares of the span, `busy` too."""
-    rows = overall(tables.table("timeline"))
+def shares(results: Results) -> pd.DataFrame:
+    """Return the four shares of a run: summed over processes and GPUs, over the sum of what each is a share of."""
+    sums = results.table("shares").groupby(["run", "share"], sort=False)[["total_s", "of_s"]].sum(min_count=1)
+    whole_s = sums["of_s"].where(sums["of_s"] > 0)
+    return (sums["total_s"] / whole_s).unstack("share")
+
+
+def gpu_time(results: Results) -> pd.DataFrame:
+    """Return the parts of each GPU's time over all steps: a row per run and GPU, shares of the span, `busy` too."""
+    rows = overall(results.table("timeline"))
     rows = rows[(rows["span_s"] > 0) & rows["busy_s"].notna()]
-    shares = device_time(rows).div(rows["span_s"], axis=0).assign(busy=rows["busy_s"] / rows["span_s"])
-    return rows[["run", "rank", "device"]].join(shares)
+    parts = device_time(rows).div(rows["span_s"], axis=0)
+    return rows[["run", "rank", "device"]].join(parts.assign(busy=rows["busy_s"] / rows["span_s"]))
 
 
-def trace_shares(tables: ScenarioTables) -> pd.DataFrame:
-    """What the traces of a run say of its bottlenecks, all processes and GPUs together.
+def trace_shares(results: Results) -> pd.DataFrame:
+    """Return what the traces of a run say of its bottlenecks, all processes and GPUs together.
 
     Columns: each `DevicePart` as a share of the span; `scope`, of what: `steps`, from the first profiled step to the
     last, where the trace has some, else `capture`; `waiting_in_collectives`, the share of the same in which GPUs waited
     inside collectives for the last rank; `pageable_copies`, the share of the bytes copied from the host that came from
     pageable memory.
     """
-    rows = overall(tables.table("timeline"))
-    by_run = rows["run"]
-    span, seconds = rows["span_s"].groupby(by_run).sum(), device_time(rows).groupby(by_run).sum(min_count=1)
-    waited = tables.table("stragglers").groupby("run")["waited_s"].sum()
-    copies = tables.table("memory_operations")
-    copies = copies[copies["operation"] == "host_to_device"]
-    moved = copies.groupby("run")["bytes"].sum()
-    pageable = copies["bytes"].where(copies["host_memory"] == "pageable", 0).groupby(copies["run"]).sum()
-    found = {
+    rows = overall(results.table("timeline"))
+    span_s = rows["span_s"].groupby(rows["run"]).sum()
+    span_s = span_s.where(span_s > 0)
+    parts_s = device_time(rows).groupby(rows["run"]).sum(min_count=1)
+    waited_s = results.table("stragglers").groupby("run")["waited_s"].sum()
+    columns = {
         "scope": rows.groupby("run")["scope"].first(),
-        **seconds.div(span.where(span > 0), axis=0).clip(lower=0.0),
-        "waiting_in_collectives": waited / span.where(span > 0),
-        "pageable_copies": pageable / moved.where(moved > 0),
+        **parts_s.div(span_s, axis=0).clip(lower=0.0),
+        "waiting_in_collectives": waited_s / span_s,
+        "pageable_copies": _pageable_share(results.table("memory_operations")),
     }
-    return pd.DataFrame(found)
+    return pd.DataFrame(columns)
 
 
-def measured_steps(tables: ScenarioTables) -> pd.DataFrame:
-    """Duration of each measured step, of its slowest rank: columns `run`, `step`, `duration_s`."""
-    steps = tables.table("steps")
+def _pageable_share(operations: pd.DataFrame) -> pd.Series:
+    """Return the share of the bytes copied from the host to a device that came from pageable memory, by run."""
+    copies = operations[operations["operation"] == "host_to_device"]
+    copied_bytes = copies.groupby("run")["bytes"].sum()
+    pageable_bytes = copies["bytes"].where(copies["host_memory"] == "pageable", 0).groupby(copies["run"]).sum()
+    return pageable_bytes / copied_bytes.where(copied_bytes > 0)
+
+
+def measured_steps(results: Results) -> pd.DataFrame:
+    """Return the duration of each measured step, of its slowest rank: columns `run`, `step`, `duration_s`."""
+    steps = results.table("steps")
     measured = steps[steps["window"] == "measured"]
     return measured.groupby(["run", "step"], sort=False, as_index=False)["duration_s"].max()
 
 
-def over_steps(tables: ScenarioTables, values: list[str]) -> pd.DataFrame:
-    """Values of the training steps of each run, in all windows: `run`, `step`, and the mean over ranks of each value.
+def over_steps(results: Results, values: list[str]) -> pd.DataFrame:
+    """Return values of the training steps of each run, in all windows: `run`, `step`, and the mean over ranks of each.
 
     A run with more than 200 steps has at most that many rows, each the mean of equally many neighbours.
     """
-    steps = tables.table("steps")
+    steps = results.table("steps")
     means = steps.groupby(["run", "step"], sort=True, as_index=False)[values].mean()
-    found = means.groupby(["run", _row(means, 200)], sort=False)[["step", *values]].mean()
-    return found.reset_index().drop(columns="row")
+    by_run = means.groupby("run")["run"]
+    steps_per_point = np.ceil(by_run.transform("size") / MOST_POINTS)
+    point = (by_run.cumcount() // steps_per_point).rename("point")
+    points = means.groupby(["run", point], sort=False)[["step", *values]].mean()
+    return points.reset_index().drop(columns="point")
 
 
-def accuracy_over_time(tables: ScenarioTables) -> pd.DataFrame:
-    """Test accuracy after each epoch against the training time up to it: `run`, `epoch`, `time_s`, `test_accuracy`."""
-    epochs = tables.table("epochs").sort_values(["run", "epoch"], kind="stable")
-    time = epochs.groupby("run")["epoch_time_s"].cumsum()
-    return epochs.assign(time_s=time)[["run", "epoch", "time_s", "test_accuracy"]]
+def accuracy_over_time(results: Results) -> pd.DataFrame:
+    """Return the test accuracy after each epoch: `run`, `epoch`, `time_s` of training up to it, `test_accuracy`."""
+    epochs = results.table("epochs").sort_values(["run", "epoch"], kind="stable")
+    time_s = epochs.groupby("run")["epoch_time_s"].cumsum()
+    return epochs.assign(time_s=time_s)[["run", "epoch", "time_s", "test_accuracy"]]
 
 
-def _row(rows: pd.DataFrame, most: int) -> pd.Series:
-    """Number of the row, of at most `most` per run, that takes each of a run's `rows` in: equally many neighbours."""
-    runs = rows.groupby("run")["run"]
-    return (runs.cumcount() // np.ceil(runs.transform("size") / most)).rename("row")
+def _per_step(results: Results, rows: pd.DataFrame, key: str, value: str, place: list[str]) -> pd.DataFrame:
+    """Return the sum of `value` by `key`, a column each, per profiled step and per `place` that the run has rows of."""
+    traced_steps = results.table("runs_info").set_index("run")["traced_steps"]
+    place_counts = rows[["run", *place]].drop_duplicates().groupby("run", sort=False).size()
+    sums = rows.groupby(["run", key], sort=False)[value].sum(min_count=1).unstack(key)
+    per_step = sums.div(place_counts * traced_steps.reindex(place_counts.index), axis=0)
+    return per_step.dropna(how="all").astype(float)
 
 
-def _per_step(tables: ScenarioTables, rows: pd.DataFrame, key: list[str], value: str, place: list[str]) -> pd.DataFrame:
-    """Sum of `value` by `key`, one column each, per profiled step and per `place` that the run has rows of."""
-    steps = tables.table("runs_info").set_index("run")["traced_steps"]
-    places = rows[["run", *place]].drop_duplicates().groupby("run", sort=False).size()
-    sums = rows.groupby(["run", *key], sort=False)[value].sum(min_count=1).unstack(key)
-    per = sums.div(places * steps.reindex(places.index), axis=0)
-    return per.dropna(how="all").astype(float)
+def _leading(values: pd.DataFrame, most: int, first: Sequence[str] = ()) -> pd.DataFrame:
+    """Return the columns of `first`, then the largest, up to `most` in all; the sum of the others as `REST`."""
+    stated = [name for name in first if name in values]
+    others = [name for name in _by_size(values.drop(columns=stated)) if name != REST]
+    shown = [*stated, *others[: max(0, most - len(stated))]]
+    hidden = [name for name in values if name not in shown]
+    if not hidden:
+        return values[shown].copy()
+    return values[shown].assign(**{REST: values[hidden].sum(axis=1, min_count=1)})
 
 
-def _leading(values: pd.DataFrame, most: int, first: tuple[str, ...] = ()) -> pd.DataFrame:
-    """Columns of `first`, then those with most time, up to `most`; what else there is, summed as `REST`."""
-    known = [name for name in first if name in values]
-    others = values.drop(columns=known).sum().sort_values(ascending=False, kind="stable").index
-    others = [name for name in others if name != REST]
-    shown = [*known, *others[: max(0, most - len(known))]]
-    rest = [name for name in values if name not in shown]
-    found = values[shown].copy()
-    if rest:
-        found[REST] = values[rest].sum(axis=1, min_count=1)
-    return found
-
-
-def _function(name: str) -> str:
-    return re.sub(r"(_v\d+|_ptsz|_ptds)+$", "", name)
+def _by_size(values: pd.DataFrame) -> list[str]:
+    """Return the names of columns by their sums, the largest first."""
+    return list(values.sum().sort_values(ascending=False, kind="stable").index)

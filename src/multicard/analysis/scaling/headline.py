@@ -1,16 +1,18 @@
 """The result of a scenario in one sentence: the gain by more devices, or how its configurations compare."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pandas as pd
 
-from multicard.analysis.evidence import Block, Configuration, Evidence
+from multicard.analysis.answer import HOW_LONG, HOW_MANY, WHICH, Answer
 from multicard.analysis.scaling.speedup import Speedup, implausible, speedups_of
 from multicard.core.text import counted
 from multicard.core.units import SECONDS, number, percent, with_unit
-from multicard.stats.interval import Interval, verdict
+from multicard.experiment.figures import FIGURES
+from multicard.results.configuration import Block, Configuration
+from multicard.results.results import Results
+from multicard.stats.interval import Interval, interval_columns, verdict
 from multicard.stats.pool import Pool, pooled
 from multicard.stats.samples import geometric_mean
 
@@ -19,32 +21,20 @@ STEP_TIME = "iteration_time_s"
 NO_SAMPLES = "speed-up unknown, since the samples of a step are not: state them"
 
 
-@dataclass(frozen=True)
-class Headline:
-    """The result of a scenario."""
-
-    # The sentence, without a full stop.
-    words: str
-    # Parameters that are compared: `devices`, or those that vary; empty if nothing is compared.
-    varied: tuple[str, ...] = ()
-    # How many times as fast; where nothing is compared, seconds of a step; None where nothing is known.
-    value: Interval | None = None
+NO_STEP = Answer(HOW_LONG, "no step was measured")
 
 
-NO_STEP = Headline("no step was measured")
-
-
-def headline(evidence: Evidence) -> Headline:
-    """Return the result of one scenario.
+def headline(results: Results) -> Answer:
+    """Return the answer that one scenario gives, with the number that it states.
 
     With several numbers of devices it is the speed-up of the largest that completed, by `scaling.speedups_of`: over
     several configurations the geometric mean, and their range. Else it is the ratio of speeds (work over time; of step
     times where the work is not known): of two configurations the second's to the first's, of more the fastest's to the
     next one's, tested as one that its own values chose.
     """
-    completed = [configuration for configuration in evidence.configurations if configuration.completed]
+    completed = [configuration for configuration in results.configurations() if configuration.completed]
     if not completed:
-        return Headline("no run completed")
+        return Answer(HOW_LONG, "no run completed")
     if len({configuration["devices"] for configuration in completed}) > 1:
         gain = _gain_by_devices(completed)
         if gain is not None:
@@ -52,11 +42,11 @@ def headline(evidence: Evidence) -> Headline:
     return _comparison(completed)
 
 
-def _gain_by_devices(configurations: Sequence[Configuration]) -> Headline | None:
+def _gain_by_devices(configurations: Sequence[Configuration]) -> Answer | None:
     """Return the speed-up of the most devices; None if none is known."""
     first = configurations[0]
     if not any(configuration.blocks(configuration.rate) for configuration in configurations):
-        return Headline(f"{NO_SAMPLES} ({first.workload.states_samples_by})", ("devices",))
+        return Answer(HOW_MANY, f"{NO_SAMPLES} ({first.workload.states_samples_by})")
     measured = [
         speedup
         for speedup in speedups_of(configurations)
@@ -77,7 +67,7 @@ def _gain_by_devices(configurations: Sequence[Configuration]) -> Headline | None
     words += f", {doubt or f'{percent(value.value / devices)} efficient'}"
     if verdict(value) == "none":
         words += ", no difference shown"
-    return Headline(words, ("devices",), value)
+    return Answer(HOW_MANY, words, (_row("speedup", value, ("devices",)),), figure="speedup")
 
 
 def _devices_and_kind(speedup: Speedup) -> tuple[int, str]:
@@ -103,7 +93,7 @@ class _Measured(NamedTuple):
     speed: float
 
 
-def _comparison(configurations: Sequence[Configuration]) -> Headline:
+def _comparison(configurations: Sequence[Configuration]) -> Answer:
     """Return how the two fastest configurations compare, or the step time if there is nothing to compare."""
     varied = _varied(configurations)
     speeds = {configuration.key: configuration.blocks(configuration.rate) for configuration in configurations}
@@ -136,7 +126,7 @@ def _comparison(configurations: Sequence[Configuration]) -> Headline:
     else:
         per_step = " per step" if by_steps else ""
         words = f"{chosen_name} {rank}{ratio.format(unit=f'× as fast{per_step} as {base_name}')}"
-    return Headline(words, varied, ratio)
+    return Answer(WHICH, words, (_row("speed_ratio", ratio, varied),), figure=_figure_of_gain(varied))
 
 
 def _varied(configurations: Sequence[Configuration]) -> tuple[str, ...]:
@@ -159,13 +149,24 @@ def _fastest_first(configurations: Sequence[Configuration], pool: Pool) -> list[
     return sorted(measured, key=lambda candidate: candidate.speed, reverse=True)
 
 
-def _step_time(configurations: Sequence[Configuration], configuration: Configuration) -> Headline:
+def _step_time(configurations: Sequence[Configuration], configuration: Configuration) -> Answer:
     """Return the step time of one configuration, whose interval is by the scatter of all."""
     pool = Pool({other.key: other.blocks(STEP_TIME) for other in configurations})
     step_s = pool.mean(configuration.key)
     if step_s is None:
         return NO_STEP
-    return Headline(f"{step_s.format(lambda seconds: with_unit(seconds, SECONDS))} per step", (), step_s)
+    sentence = f"{step_s.format(lambda seconds: with_unit(seconds, SECONDS))} per step"
+    return Answer(HOW_LONG, sentence, (_row(STEP_TIME, step_s),))
+
+
+def _row(column: str, value: Interval, varied: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the number that a headline states, with the parameters that it compares."""
+    return {"varied": ", ".join(varied), "repeats": value.repeats, **interval_columns(column, value)}
+
+
+def _figure_of_gain(varied: Sequence[str]) -> str | None:
+    """Return the figure that compares values of the first parameter that has one."""
+    return next((name for name in (f"gain_{parameter}" for parameter in varied) if name in FIGURES), None)
 
 
 def _name(configuration: Configuration, varied: tuple[str, ...]) -> str:

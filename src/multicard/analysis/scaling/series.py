@@ -8,12 +8,13 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from multicard.analysis.evidence import Configuration, Evidence
 from multicard.analysis.scaling.prediction import Prediction, PredictionCheck, checks, predict
 from multicard.analysis.scaling.step_model import ScalingPoint
 from multicard.analysis.scaling.work import is_same_work, samples_per_device, work_of_step
 from multicard.core.text import counted
 from multicard.experiment.machine import Machine
+from multicard.results.configuration import Configuration
+from multicard.results.results import Results
 from multicard.runs.parameters import JobParameters, nested
 
 # Parameters in which the configurations of a series differ.
@@ -166,10 +167,10 @@ class _SeriesKey(NamedTuple):
     method: Any
 
 
-def series(evidence: Evidence) -> list[Series]:
+def series(results: Results) -> list[Series]:
     """Sort configurations into series; one on one device joins the series of each strategy whose baseline it is."""
     groups: dict[_SeriesKey, dict[int, Configuration]] = defaultdict(dict)
-    for configuration in evidence.configurations:
+    for configuration in results.configurations():
         if configuration.completed:
             groups[_series_key(configuration)].setdefault(configuration["devices"], configuration)
     all_series: dict[_SeriesKey, Series] = {}

@@ -1,15 +1,15 @@
 """Speed-ups of configurations over a baseline on one device, how they scale, and when a speed-up is implausible."""
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from multicard.analysis.evidence import Configuration, configurations_in
 from multicard.analysis.scaling.work import is_same_work, work_of_step
-from multicard.analysis.scenario_tables import ScenarioTables
 from multicard.core.grouping import grouped
 from multicard.core.units import percent
+from multicard.results.configuration import Configuration
+from multicard.results.results import Results
 from multicard.stats.interval import Interval
 from multicard.stats.pool import Pool
 from multicard.stats.samples import geometric_mean, ratio_by_block
@@ -179,14 +179,14 @@ def _scaling(pairs: Sequence[_Pair]) -> str:
     return "unknown"
 
 
-def scaling_of_runs(scenarios: Iterable[ScenarioTables]) -> dict[str, str]:
-    """Return how the configuration of each run of some scenarios scales: `strong`, `weak` or `unknown`.
+def scaling_of_runs(results: Results) -> dict[str, str]:
+    """Return how the configuration of each run scales, among those of its scenario: `strong`, `weak` or `unknown`.
 
     Of a run in several scenarios the first one decides.
     """
     scaling: dict[str, str] = {}
-    for tables in scenarios:
-        for speedup in speedups_of(configurations_in(tables.measures)):
+    for scenario in results.by_scenario():
+        for speedup in speedups_of(scenario.on_any_machine().configurations()):
             for run in speedup.configuration.runs:
                 scaling.setdefault(run.run, speedup.scaling)
     return scaling

@@ -1,19 +1,17 @@
 """Tables of one scenario: speed-up and efficiency, and values over the repeats of each configuration."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from multicard.analysis.evidence import Configuration, configurations_in, parameters_of
 from multicard.analysis.scaling.speedup import Speedup, speedups_of
-from multicard.core.units import BYTES, PERCENT, units_of
 from multicard.experiment.config import parameters_in
 from multicard.experiment.workload import workload_of
+from multicard.results.configuration import Configuration
+from multicard.results.results import Results
 from multicard.stats.interval import Interval, interval_columns
-from multicard.stats.pool import Pool
 
 
 @dataclass(frozen=True)
@@ -34,7 +32,7 @@ def add_scaling(measures: pd.DataFrame) -> pd.DataFrame:
     geometric mean of all its repeats. Efficiency is the speed-up per device. Where there is no baseline both are empty,
     and so is efficiency where no such run has another number of devices.
     """
-    by_run = _speedups_by_run(speedups_of(configurations_in(measures)))
+    by_run = _speedups_by_run(speedups_of(Results(measures).configurations()))
     rows = [by_run.get(run, _RunSpeedup()) for run in measures["run"]]
     return measures.assign(
         baseline=pd.array([row.baseline for row in rows], dtype="string"),
@@ -56,26 +54,25 @@ def _speedups_by_run(all_speedups: Sequence[Speedup]) -> dict[str, _RunSpeedup]:
     return by_run
 
 
-def over_repeats(measures: pd.DataFrame, values: Sequence[str], include_lost: bool = False) -> pd.DataFrame:
-    """Return each value of each configuration over its completed repeats, with intervals.
+def over_repeats(results: Results, values: Sequence[str], include_lost: bool = False) -> pd.DataFrame:
+    """Return each value of each configuration over its completed repeats, with intervals, on whatever machines.
 
     There is a row per configuration that a run completed, with `include_lost` one of each: its parameters, `repeats`,
-    and for each value `<value>`, `<value>_low` and `<value>_high`. A value is the geometric mean with its 95% interval,
-    of shares and of what is not above zero throughout the arithmetic mean (`stats.pool.Pool.mean`); `speedup` and
-    `efficiency` are those of `speedups`. Bounds are empty where fewer than two repeats are known. With `include_lost`
-    there is the `outcome`, too: completed where one repeat did.
+    and for each value `<value>`, `<value>_low` and `<value>_high`, by `Results.means`; `speedup` and `efficiency` are
+    those of `speedups`. Bounds are empty where fewer than two repeats are known. With `include_lost` there is the
+    `outcome`, too: completed where one repeat did.
     """
-    runs = measures
+    shown = results.on_any_machine()
     if not include_lost:
-        runs = measures[measures["outcome"] == "completed"]
-    configurations = configurations_in(runs)
+        shown = shown.completed()
+    configurations = shown.configurations()
     repeats = [len(configuration.completed) for configuration in configurations]
-    table = parameters_of(runs).assign(repeats=np.array(repeats, dtype=int))
+    table = shown.parameters().assign(repeats=np.array(repeats, dtype=int))
     speedup_intervals = _speedup_intervals(speedups_of(configurations))
     for value in values:
         intervals = speedup_intervals.get(value)
         if intervals is None:
-            intervals = _means(value, [configuration.blocks(value) for configuration in configurations])
+            intervals = shown.means(value)
         table = table.assign(**columns_of(value, intervals))
     if include_lost:
         table = table.assign(outcome=[_outcome(configuration) for configuration in configurations])
@@ -85,19 +82,20 @@ def over_repeats(measures: pd.DataFrame, values: Sequence[str], include_lost: bo
 def _outcome(configuration: Configuration) -> str:
     if configuration.completed:
         return "completed"
-    return str(configuration.runs[0].values["outcome"])
+    return configuration.runs[0].outcome
 
 
-def speedups(measures: pd.DataFrame) -> pd.DataFrame:
+def speedups(results: Results) -> pd.DataFrame:
     """Return speed-up and efficiency of each configuration of one scenario, with intervals over repeats.
 
     There is a row per configuration that a run completed: its parameters, `scaling` (of LLM runs always weak, of
     scripts by the samples of their steps, or unknown), `repeats`, `baseline`, and `speedup` and `efficiency` with
     `…_low` and `…_high`; `add_scaling` says what these are.
     """
-    all_speedups = speedups_of(configurations_in(measures))
+    shown = results.on_any_machine()
+    all_speedups = speedups_of(shown.configurations())
     repeats = np.array([len(speedup.configuration.completed) for speedup in all_speedups], dtype=int)
-    table = parameters_of(measures).assign(
+    table = shown.parameters().assign(
         scaling=[speedup.scaling for speedup in all_speedups],
         repeats=repeats,
         baseline=[speedup.baseline_words for speedup in all_speedups],
@@ -107,9 +105,9 @@ def speedups(measures: pd.DataFrame) -> pd.DataFrame:
     return table[repeats > 0].reset_index(drop=True)
 
 
-def speedup_table(measures: pd.DataFrame, always: Collection[str] = ()) -> pd.DataFrame:
+def speedup_table(results: Results, always: Collection[str] = ()) -> pd.DataFrame:
     """Return `speedups` without the parameters that all rows share, or that follow the preset, but for `always`."""
-    table = speedups(measures)
+    table = speedups(results)
     if table.empty:
         return table
     parameters = parameters_in(table)
@@ -160,28 +158,3 @@ def _shown_mean(speedup: Speedup) -> Interval | None:
     if speedup.mean is not None and speedup.baseline is speedup.configuration:
         return speedup.mean.without_bounds()
     return speedup.mean
-
-
-def _means(value: str, samples: Sequence[Mapping[Any, float]]) -> list[Interval | None]:
-    """Return the mean of a value in each sample, None where it has no number.
-
-    Shares have arithmetic means, whose bounds stay within 0 and 1: here 0.1 ± 4.30 · 0.1 / √3.
-
-    >>> [mean] = _means("data_share", [{1: 0.0, 2: 0.1, 3: 0.2}])
-    >>> round(mean.value, 3), mean.low, round(mean.high, 3)
-    (0.1, 0.0, 0.348)
-    """
-    numbers = [number for sample in samples for number in sample.values()]
-    is_share = units_of(value) is PERCENT
-    has_logs = not is_share and all(number > 0 for number in numbers)
-    pool = Pool(samples, has_logs, exact=units_of(value) is BYTES)
-    means = [pool.mean(position) for position in range(len(samples))]
-    # Some columns with the unit of shares are none, such as an overhead, which may be below 0.
-    is_within_one = all(0 <= number <= 1 for number in numbers)
-    if not (is_share and is_within_one):
-        return means
-    return [None if mean is None else mean.map(_within_one) for mean in means]
-
-
-def _within_one(share: float) -> float:
-    return min(1.0, max(0.0, share))

@@ -9,7 +9,7 @@ from statistics import median
 import numpy as np
 from numpy.typing import ArrayLike
 
-from multicard.analysis.evidence import Configuration
+from multicard.results.configuration import Configuration
 
 # Relative difference up to which two amounts of work are the same: a last batch that is cut, or texts of other lengths.
 SAME_WORK = 0.05

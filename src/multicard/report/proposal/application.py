@@ -8,9 +8,9 @@ from multicard.analysis.choice.answers import HOURS, speedups
 from multicard.analysis.choice.applied import WORK, Request
 from multicard.analysis.choice.choice import HOUR_S, Choice
 from multicard.analysis.choice.choices import Choices
-from multicard.analysis.evidence import DEVICE_WORDS, Configuration
 from multicard.core.text import counted, plural
 from multicard.core.units import number, percent
+from multicard.results.configuration import DEVICE_WORDS, Configuration
 from multicard.stats.interval import Interval
 from multicard.stats.pool import Pool
 

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 import pandas as pd
 
 from multicard.analysis.choice.choices import NO_CHOICE
-from multicard.analysis.evidence import Configuration
 from multicard.core.units import ARGS_PREFIX, number
 from multicard.experiment.workload import BATCH
 from multicard.report.environment import Environment, environment
 from multicard.report.proposal.application import Application, measured_nodes
 from multicard.report.proposal.document import Section
+from multicard.results.configuration import Configuration
 from multicard.runs.environment import NOT_RECORDED, SHOWN_DIGITS
 from multicard.runs.record import RunRecord
 from multicard.workloads.script.template import fill, names_in

@@ -16,8 +16,7 @@ from multicard.analysis.choice.applied import (
     series_of,
 )
 from multicard.analysis.choice.choices import outcomes_of
-from multicard.analysis.choice.next_steps import doubts
-from multicard.analysis.evidence import Configuration, Evidence
+from multicard.analysis.choice.next_steps import caveats
 from multicard.analysis.scaling.speedup import BASELINE_DIFFERS, scaling_of_runs
 from multicard.core.text import counted
 from multicard.report.environment import environment
@@ -25,12 +24,14 @@ from multicard.report.proposal.application import Application, measured_nodes, s
 from multicard.report.proposal.document import Proposal
 from multicard.report.proposal.facts import job_section, machine_section, measurement_section, training_words
 from multicard.report.proposal.tables import SeriesByScaling, resources_section, scaling_sections, step_section
+from multicard.results.configuration import Configuration
+from multicard.results.results import Results
 from multicard.runs.record import RunRecord
 from multicard.stats.interval import Interval, interval_columns
 
 
 def propose(
-    evidence: Evidence, records: Mapping[str, RunRecord], request: Request, source: Sequence[tuple[str, str]]
+    results: Results, records: Mapping[str, RunRecord], request: Request, source: Sequence[tuple[str, str]]
 ) -> Proposal:
     """Return the page of the job that most runs measured.
 
@@ -38,17 +39,17 @@ def propose(
     Raises `UserError` if no throughput is known, or nothing was measured on the devices or of the work that is applied
     for.
     """
-    job, other_jobs = proposed_job(evidence)
+    job, other_jobs = proposed_job(results)
     choice, reason = proposed_choice(job, request)
     application = Application(job, choice, request)
-    scaling_by_run = scaling_of_runs(evidence.scenarios)
+    scaling_by_run = scaling_of_runs(results)
     choices = series_of(job, choice)
     scaling = scaling_of(choices, scaling_by_run)
     series = {scaling: choices, **other_series(job, choices, scaling_by_run)}
     completed = choice.configuration.completed
     records_of_choice = [records[run.run] for run in completed if run.run in records]
-    steps = evidence.table("steps").get(completed[0].run)
-    is_synthetic = any(run.synthetic for run in evidence.runs)
+    steps = results.table_by_run("steps").get(completed[0].run)
+    is_synthetic = any(run.provenance.is_synthetic for run in results.runs)
     return Proposal(
         title=f"Computing time for {training_words(application)}{' (synthetic timings)' if is_synthetic else ''}",
         request=application.sentence(),
@@ -57,7 +58,7 @@ def propose(
             job_section(application, records_of_choice),
             machine_section(application, records_of_choice),
             *scaling_sections(application, series),
-            step_section(application, evidence),
+            step_section(application, results),
             resources_section(application, scaling, choices),
             measurement_section(application, records_of_choice, steps, source),
         ],
@@ -71,27 +72,28 @@ def _caveats(
 ) -> list[str]:
     """Return what could change the answer, in sentences."""
     job = application.job
-    caveats = []
+    lines = []
     if is_synthetic:
-        caveats.append("Synthetic timings: no machine takes these times.")
+        lines.append("Synthetic timings: no machine takes these times.")
     if not application.is_on_gpus:
-        caveats.append("Measured on CPU processes, which says nothing about GPUs.")
+        lines.append("Measured on CPU processes, which says nothing about GPUs.")
     nodes, had_nodes = application.nodes(application.choice), measured_nodes(application.configuration)
     if nodes and nodes != had_nodes:
-        caveats.append(f"Measured on {counted(had_nodes, 'node')}, applied for on {nodes}: that was not measured.")
+        lines.append(f"Measured on {counted(had_nodes, 'node')}, applied for on {nodes}: that was not measured.")
     mixed = environment(records).mixed
     if mixed:
-        caveats.append(f"The repeats ran on {mixed}.")
+        lines.append(f"The repeats ran on {mixed}.")
     for configuration in job.lost:
         if _settings(configuration) == _settings(application.configuration):
-            caveats.append(f"On {job.on(configuration['devices'])}: {outcomes_of(configuration)}.")
-    doubt = doubts(job)
-    is_more_than_repeats = ";" in doubt
-    if is_more_than_repeats or doubt.startswith("1 repeat"):
-        caveats.append(f"{doubt[:1].upper()}{doubt[1:]}.")
+            lines.append(f"On {job.on(configuration['devices'])}: {outcomes_of(configuration)}.")
+    doubts = caveats(job)
+    is_more_than_repeats = len(doubts) > 1
+    if is_more_than_repeats or any(doubt.startswith("1 repeat") for doubt in doubts):
+        text = "; ".join(doubts)
+        lines.append(f"{text[:1].upper()}{text[1:]}.")
     if other_jobs:
-        caveats.append(f"The results hold other jobs, too: {'; '.join(other_jobs)}.")
-    return caveats
+        lines.append(f"The results hold other jobs, too: {'; '.join(other_jobs)}.")
+    return lines
 
 
 def _settings(configuration: Configuration) -> tuple[object, ...]:

@@ -6,7 +6,6 @@ from dataclasses import replace
 from multicard.analysis.bottlenecks.bottlenecks import peak_memory, report_of, summary
 from multicard.analysis.choice.choice import Choice
 from multicard.analysis.choice.learning import words_of
-from multicard.analysis.evidence import Evidence
 from multicard.analysis.runs.per_run import trace_shares
 from multicard.analysis.scaling.headline import STEP_TIME
 from multicard.core.text import counted, plural
@@ -14,6 +13,7 @@ from multicard.core.units import BYTES, SECONDS, UNKNOWN, number, number_in, per
 from multicard.experiment.workload import BATCH
 from multicard.report.proposal.application import Application, measured_nodes, shown_speedup
 from multicard.report.proposal.document import Section, SectionTable
+from multicard.results.results import Results
 from multicard.stats.interval import Interval
 
 NOT_MEASURED = "not measured"
@@ -109,10 +109,10 @@ def _efficiency_percent(speedup: Interval | None, devices: int) -> Interval | No
     return speedup and speedup.map(lambda ratio: 100 * ratio / devices)
 
 
-def step_section(application: Application, evidence: Evidence) -> Section:
+def step_section(application: Application, results: Results) -> Section:
     """Return where the time of a step goes on the devices that are applied for, and their memory."""
     configuration = application.configuration
-    report = report_of(configuration, evidence.per_run(trace_shares).to_dict("index"))
+    report = report_of(configuration, trace_shares(results).to_dict("index"))
     step_s = configuration.mean(STEP_TIME)
     rows = []
     for part, share in sorted(report.parts.items(), key=lambda item: item[1], reverse=True):

@@ -4,7 +4,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from multicard.runs.parameters import JobParameters
+from multicard.runs.parameters import JobParameters, worded
 from multicard.workloads.script.parameters import OwnParameters, slug
 
 PROGRAM = r"^[A-Za-z0-9][A-Za-z0-9.+-]{0,39}$"
@@ -31,8 +31,11 @@ class AdoptedParameters(JobParameters):
     memory_snapshot: ClassVar[bool] = False
 
     workload: Literal["adopted"] = Field("adopted", description="The kind of job.")
-    program: str = Field(
-        "traces", pattern=PROGRAM, description="Name of what was traced; runs of different programs are not compared."
+    program: str = worded(
+        "{}",
+        "Name of what was traced; runs of different programs are not compared.",
+        default="traces",
+        pattern=PROGRAM,
     )
     args: OwnParameters = {}  # noqa: RUF012, pydantic gives each its own
 

@@ -13,7 +13,7 @@ from multicard.runs.parameter_types import (
     SequenceLength,
     TechniqueName,
 )
-from multicard.runs.parameters import DatasetOf, JobParameters, ProfiledSteps, WarmupSteps, labelled
+from multicard.runs.parameters import ANY, DatasetOf, JobParameters, ProfiledSteps, WarmupSteps, labelled, worded
 from multicard.workloads.llm.techniques import TECHNIQUES
 
 
@@ -29,23 +29,31 @@ class LlmParameters(JobParameters):
 
     workload: Literal["llm"] = Field(default="llm", description="The kind of job.")
     dataset: DatasetOf = "instructions"
-    model: str = Field(default="tiny", pattern=DATASET_NAME, description="Name of a model listed under `models`.")
-    technique: TechniqueName = Field(
+    model: str = worded("{}", "Name of a model listed under `models`.", default="tiny", pattern=DATASET_NAME)
+    technique: TechniqueName = worded(
+        {name: entry.label for name, entry in TECHNIQUES.items()},
+        " ".join(f"`{name}`: {entry.description}" for name, entry in TECHNIQUES.items()),
         default="lora",
-        description=" ".join(f"`{name}`: {entry.description}" for name, entry in TECHNIQUES.items()),
     )
-    precision: Literal["fp32", "bf16"] = Field(default="bf16", description="Data type of weights and arithmetic.")
-    batch_size: Positive = labelled("batch", "Samples per device and forward pass.", default=2)
+    precision: Literal["fp32", "bf16"] = worded("{}", "Data type of weights and arithmetic.", default="bf16")
+    batch_size: Positive = labelled("batch", "Samples per device and forward pass.", "batch {}", default=2)
     gradient_accumulation_steps: Positive = labelled(
-        "accumulate", "Batches per device whose gradients are accumulated into one step.", default=1
+        "accumulate",
+        "Batches per device whose gradients are accumulated into one step.",
+        {"1": "1 batch per step", ANY: "{} batches per step"},
+        default=1,
     )
     sequence_length: SequenceLength = labelled(
-        "seq", "Maximum tokens per sequence: longer samples are truncated, packed ones fill it.", default=2048
+        "seq",
+        "Maximum tokens per sequence: longer samples are truncated, packed ones fill it.",
+        "{} tokens",
+        default=2048,
     )
     packed: bool = labelled(
         "packed",
         "Pack several samples into each sequence instead of padding. On GPUs torchtune then uses "
         "PyTorch's flex attention, compiled whatever `compile` says.",
+        {"True": "packed", "False": "not packed"},
         default=False,
     )
     learning_rate: PositiveFloat | None = labelled(
@@ -53,20 +61,24 @@ class LlmParameters(JobParameters):
         "Peak learning rate of AdamW; null: the technique's, as in torchtune's own configurations.",
         default=None,
     )
-    lora_rank: Positive = labelled("rank", "Rank of the adapters.", default=8)
+    lora_rank: Positive = labelled("rank", "Rank of the adapters.", "rank {}", default=8)
     lora_alpha: PositiveFloat = labelled(
-        "alpha", "Scaling of the adapters, before division by their rank.", default=16.0
+        "alpha", "Scaling of the adapters, before division by their rank.", "alpha {}", default=16.0
     )
     qat_of: QatTarget = labelled(
-        "qat-", "What technique `qat` trains: LoRA adapters, or all weights.", default="adapters"
+        "qat-", "What technique `qat` trains: LoRA adapters, or all weights.", "QAT of {}", default="adapters"
     )
     qat_group: Positive = labelled(
         "group",
         "Group size of weight quantization under `qat`; must divide the width of every layer.",
+        "QAT group {}",
         default=256,
     )
     activation_checkpointing: bool = labelled(
-        "checkpointing", "Recompute activations in the backward pass instead of keeping them.", default=False
+        "checkpointing",
+        "Recompute activations in the backward pass instead of keeping them.",
+        {"True": "recomputed activations", "False": "kept activations"},
+        default=False,
     )
     compile: bool = labelled("compile", "Compile model and loss with torch.compile.", default=False)
     steps: Positive = labelled("steps", "Measured steps, after the warm-up.", default=50)

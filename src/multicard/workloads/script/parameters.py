@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, StringConstraints, model_validator
 
 from multicard.runs.parameter_types import TEXT, OwnName, OwnValue
-from multicard.runs.parameters import JobParameters, labelled, secret_own
+from multicard.runs.parameters import JobParameters, labelled, secret_own, worded
 from multicard.workloads.script.launchers import LAUNCHERS
 from multicard.workloads.script.template import command_error, fill, names_in
 
@@ -48,26 +48,29 @@ class ScriptParameters(JobParameters):
     binding: ClassVar[str] = "none"  # type: ignore[misc, assignment]  # a field of the base class, which pydantic drops
 
     workload: Literal["script"] = Field("script", description="The kind of job.")
-    command: tuple[Annotated[str, StringConstraints(pattern=TEXT)], ...] = Field(
+    command: tuple[Annotated[str, StringConstraints(pattern=TEXT)], ...] = worded(
+        "{}",
+        "The script and its arguments. A name in braces is a parameter under `args`, or one of "
+        f"{', '.join(f'`{{{name}}}`' for name in GIVEN)}; `{{{{` and `}}}}` are braces.",
         min_length=1,
         strict=False,
-        description="The script and its arguments. A name in braces is a parameter under `args`, or one of "
-        f"{', '.join(f'`{{{name}}}`' for name in GIVEN)}; `{{{{` and `}}}}` are braces.",
     )
-    folder: str = Field(
-        ".",
+    folder: str = worded(
+        "{}",
+        "Folder that the script runs in, relative to the one that multicard runs in.",
+        default=".",
         min_length=1,
         pattern=TEXT,
-        description="Folder that the script runs in, relative to the one that multicard runs in.",
     )
-    python: Annotated[str, StringConstraints(min_length=1, pattern=TEXT)] | None = Field(
-        None, description="Interpreter that runs the script; null: the one that runs multicard."
+    python: Annotated[str, StringConstraints(min_length=1, pattern=TEXT)] | None = worded(
+        "{}", "Interpreter that runs the script; null: the one that runs multicard.", default=None
     )
     # The registry names the launchers, of which a type checker knows nothing.
     launcher: Literal[("auto", *LAUNCHERS)] = labelled(  # type: ignore[valid-type]
         "launcher-",
         "What starts the ranks. `auto`: `python` on one device, `torchrun` on several. "
         + " ".join(f"`{name}`: {launcher.description}" for name, launcher in LAUNCHERS.items()),
+        "{}",
         default="auto",
     )
     environment: tuple[Annotated[str, StringConstraints(pattern=VARIABLE)], ...] = Field(

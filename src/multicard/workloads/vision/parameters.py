@@ -18,7 +18,7 @@ from multicard.runs.parameter_types import (
     Tf32,
     WidthMultiplier,
 )
-from multicard.runs.parameters import DatasetOf, JobParameters, labelled
+from multicard.runs.parameters import ANY, DatasetOf, JobParameters, labelled, worded
 from multicard.workloads.vision.strategies import STRATEGIES
 
 # What the preset `tuned` turns on; a stated value overrides it.
@@ -43,20 +43,18 @@ class VisionParameters(JobParameters):
 
     workload: Literal["vision"] = Field(default="vision", description="The kind of job.")
     dataset: DatasetOf = "digits"
-    image_size: ImageSize = Field(default=32, description="Edge length in pixels that images are resized to.")
-    strategy: StrategyName = Field(
-        default="single",
-        description=" ".join(f"`{name}`: {entry.description}" for name, entry in STRATEGIES.items()),
+    image_size: ImageSize = worded("{} px", "Edge length in pixels that images are resized to.", default=32)
+    strategy: StrategyName = worded(
+        "{}", " ".join(f"`{name}`: {entry.description}" for name, entry in STRATEGIES.items()), default="single"
     )
-    precision: Precision = Field(
-        default="fp32", description="fp16 is autocast with gradient scaling, bf16 is autocast."
-    )
-    model: Literal["mobilenet_v2"] = Field(
-        default="mobilenet_v2", description="torchvision model, trained from scratch."
-    )
-    width_mult: WidthMultiplier = labelled("width", "Width multiplier of MobileNet v2.", default=1.0)
+    precision: Precision = worded("{}", "fp16 is autocast with gradient scaling, bf16 is autocast.", default="fp32")
+    model: Literal["mobilenet_v2"] = worded("{}", "torchvision model, trained from scratch.", default="mobilenet_v2")
+    width_mult: WidthMultiplier = labelled("width", "Width multiplier of MobileNet v2.", "width {}", default=1.0)
     batch_size: Positive = labelled(
-        "batch", "Samples per step: per device under weak scaling, in total under strong scaling.", default=64
+        "batch",
+        "Samples per step: per device under weak scaling, in total under strong scaling.",
+        "batch {}",
+        default=64,
     )
     scaling: Scaling = labelled(
         "scaling-",
@@ -65,28 +63,44 @@ class VisionParameters(JobParameters):
         default="weak",
     )
     epochs: Positive = labelled("epochs", "Passes over the training data.", default=20)
-    steps_per_epoch: Positive | None = labelled("steps", "End every epoch after this many steps.", default=None)
+    steps_per_epoch: Positive | None = labelled(
+        "steps",
+        "End every epoch after this many steps.",
+        {"": "full epochs", "1": "1 step per epoch", ANY: "{} steps per epoch"},
+        default=None,
+    )
     learning_rate: PositiveFloat = labelled("lr", "Learning rate of SGD with momentum 0.9.", default=0.01)
     num_workers: NonNegative = labelled(
         "workers",
         "DataLoader worker processes per device: a process that drives several has as many for each.",
+        {"1": "1 worker", ANY: "{} workers"},
         default=0,
     )
     persistent_workers: bool = labelled("persistent", "Keep the workers from one epoch to the next.", default=True)
     prefetch_factor: Positive = labelled("prefetch", "Batches that each worker prefetches.", default=2)
     pin_memory: bool = labelled(
-        "pin", "Put batches in page-locked host memory, which copies to a GPU faster.", default=False
+        "pin",
+        "Put batches in page-locked host memory, which copies to a GPU faster.",
+        {"True": "pinned memory", "False": "pageable memory"},
+        default=False,
     )
     loader: LoaderName = labelled(
-        "loader-", "`torch`: PyTorch's DataLoader. `dali`: NVIDIA DALI, on the GPU if there is one.", default="torch"
+        "loader-",
+        "`torch`: PyTorch's DataLoader. `dali`: NVIDIA DALI, on the GPU if there is one.",
+        {"torch": "DataLoader", "dali": "DALI"},
+        default="torch",
     )
     layout: Layout = labelled(
-        "", "Memory layout of the model and its batches; `nhwc` is PyTorch's channels_last.", default="nchw"
+        "",
+        "Memory layout of the model and its batches; `nhwc` is PyTorch's channels_last.",
+        {"nchw": "NCHW", "nhwc": "NHWC"},
+        default="nchw",
     )
     preset: Preset = labelled(
         "",
         "Defaults of layout, pin_memory, non_blocking, tf32 and fused_optimizer: `paper` keeps "
         "PyTorch's, `tuned` turns on what usually helps. An explicit value overrides the preset.",
+        "{} settings",
         default="paper",
     )
     non_blocking: bool = labelled(

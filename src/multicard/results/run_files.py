@@ -63,7 +63,7 @@ class RunFiles:
     @classmethod
     def of(cls, run: "Path | RunFiles") -> "RunFiles":
         """The files of a run directory, or these themselves."""
-        return run if isinstance(run, cls) else cls(run)
+        return cls(run) if isinstance(run, Path) else run
 
     @cached_property
     def record(self) -> RunRecord:

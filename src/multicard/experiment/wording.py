@@ -1,0 +1,106 @@
+"""Parameters in words: the one place that words their values, for figures, tables, reports and the console.
+
+A `setting` is for reading ("batch 32", "pinned memory"); the words of a value stand beside the parameter, in the model
+of its workload. A `statement` ("batch_size: 32") has the name and value that a configuration file states, so that it
+can be copied into one.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from functools import cache
+from typing import Any
+
+from multicard.core.text import without_names
+from multicard.experiment.workload import WORKLOADS
+from multicard.runs.parameters import ANY, ARGS_PREFIX, Words, parameter_words
+
+
+def setting(name: str, value: Any) -> str:
+    """Return a parameter with its value for a person to read.
+
+    `value`: as the parameter has it, or as a table does (text for booleans, 32.0 for 32, nothing or NaN for null).
+
+    >>> setting("batch_size", 32.0), setting("pin_memory", "True"), setting("num_workers", 1), setting("seed", 7)
+    ('batch 32', 'pinned memory', '1 worker', 'seed 7')
+    >>> setting("compile", False), setting("steps_per_epoch", None), setting("args.amp", True)
+    ('no compile', 'full epochs', 'amp')
+    """
+    text = _text(value)
+    if name == "command":
+        return without_names(text)
+    words = _words().get(name)
+    if isinstance(words, str):
+        return words.format(text)
+    if words is not None:
+        return words.get(text, words.get(ANY, "{}")).format(text)
+    if name.startswith(ARGS_PREFIX):
+        shown_name = name.removeprefix(ARGS_PREFIX)
+        is_flag = isinstance(_plain(value), bool)  # a text that says "True" is none
+    else:
+        shown_name = name.replace("_", " ")
+        is_flag = text in ("True", "False")
+    if is_flag:
+        return shown_name if text == "True" else f"no {shown_name}"
+    return f"{shown_name} {text}"
+
+
+def value_words(name: str, value: Any) -> str:
+    """Return a value for a person to read below the name of its parameter, as in a table; empty where there is none.
+
+    >>> value_words("layout", "nhwc"), value_words("batch_size", 32.0), value_words("strategy", None)
+    ('NHWC', '32', '')
+    """
+    text = _text(value)
+    words = _words().get(name)
+    if isinstance(words, dict) and ANY not in words:
+        return words.get(text, text)
+    return text
+
+
+def statement(name: str, value: Any) -> str:
+    """Return a parameter with its value as a configuration file states it, the user's own without `args`.
+
+    >>> statement("pin_memory", True), statement("args.lr", 0.1), statement("steps_per_epoch", None)
+    ('pin_memory: true', 'lr: 0.1', 'steps_per_epoch: null')
+    """
+    return f"{name.removeprefix(ARGS_PREFIX)}: {stated_value(value)}"
+
+
+def statements(parameters: Mapping[str, Any], names: Iterable[str]) -> str:
+    """Return some parameters with their values as a configuration file states them, in one line."""
+    return ", ".join(statement(name, parameters.get(name)) for name in names)
+
+
+def stated_value(value: Any) -> str:
+    """Return a value as a configuration file states it.
+
+    >>> stated_value(None), stated_value(False), stated_value(32)
+    ('null', 'false', '32')
+    """
+    if value is None:
+        return "null"
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _text(value: Any) -> str:
+    """Return a value as text, whatever a table made of it; empty where there is none."""
+    value = _plain(value)
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return ""
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return str(value)
+
+
+def _plain(value: Any) -> Any:
+    """Return a number or truth value of NumPy as Python's."""
+    return value.item() if hasattr(value, "item") else value
+
+
+@cache
+def _words() -> dict[str, Words]:
+    """Return how values of parameters are worded, of all workloads: a name means the same in each."""
+    words: dict[str, Words] = {}
+    for workload in WORKLOADS.values():
+        words |= parameter_words(workload.parameters)
+    return words
