@@ -52,7 +52,7 @@ def run(arguments: argparse.Namespace) -> None:
             table.add_row(run, outcome, plain("; ".join(remarks)))
     say(*[table] * bool(table.row_count), *damaged)
     if slurm.problem and arguments.profile and read_profile(arguments.profile).get("executor") == "slurm":
-        say(plain(f"Slurm does not answer: {slurm.problem}; what is queued or runs there may be shown as waiting"))
+        say(f"Slurm does not answer: {slurm.problem}; what is queued or runs there may be shown as waiting")
     say(", ".join(f"{count} {outcome}" for outcome, count in outcomes.items()))
     if not all_sound:
         sys.exit(1)
