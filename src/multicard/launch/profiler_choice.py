@@ -4,13 +4,14 @@ from dataclasses import dataclass
 
 from multicard.core.errors import UserError
 from multicard.profilers import PROFILERS
+from multicard.profilers.interface import Availability, Profiler, UsedProfiler
 
 
 @dataclass(frozen=True)
 class ProfilerChoice:
     """The profiler of a job, the reason for it, and why it may record too little; made by `choose_profiler`."""
 
-    name: str
+    name: UsedProfiler
     why: str
     caveat: str | None = None
 
@@ -27,20 +28,18 @@ def choose_profiler(
     """
     is_stated = wanted in PROFILERS
     rejections: list[str] = []
-    for name in [wanted] if is_stated else PROFILERS:
-        usable, why, caveat = _availability(name, device, hidden, interpreter)
+    for profiler in [PROFILERS[wanted]] if is_stated else PROFILERS.values():
+        usable, why, caveat = _availability(profiler, device, hidden, interpreter)
         if usable and is_stated:
-            return ProfilerChoice(name, "; ".join(filter(None, ("as configured", why, caveat))), caveat)
+            return ProfilerChoice(profiler.name, "; ".join(filter(None, ("as configured", why, caveat))), caveat)
         if usable and caveat is None:
-            return ProfilerChoice(name, why or "; ".join(rejections))
+            return ProfilerChoice(profiler.name, why or "; ".join(rejections))
         rejections.append(caveat or why)
     subject = f"{wanted} cannot" if is_stated else "none can"
     raise UserError(f"profiler: {subject} be used: {'; '.join(rejections)}")
 
 
-def _availability(name: str, device: str, hidden: str | None, interpreter: str | None) -> tuple[bool, str, str | None]:
-    """Return whether a profiler can be used, why (not), and its caveat."""
-    profiler = PROFILERS[name]
+def _availability(profiler: Profiler, device: str, hidden: str | None, interpreter: str | None) -> Availability:
     if hidden and profiler.node_file:
-        return False, f"{name} would see no rank: {hidden}", None
+        return Availability(False, f"{profiler.name} would see no rank: {hidden}")
     return profiler.availability(device, interpreter)

@@ -8,12 +8,14 @@ import shutil
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
 from multicard.core.errors import TraceError
 
 if TYPE_CHECKING:
     import torch
+
+UsedProfiler = Literal["nsys", "kineto", "none"]
 
 
 class Availability(NamedTuple):
@@ -50,7 +52,7 @@ class Profiler:
     """
 
     # The value of the parameter `profiler`.
-    name: ClassVar[str]
+    name: ClassVar[UsedProfiler]
     description: ClassVar[str]
     # The program that must be on the PATH; None if PyTorch is enough.
     program: ClassVar[str | None] = None

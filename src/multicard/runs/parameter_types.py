@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BeforeValidator, Field, StringConstraints
 
 from multicard.core.text import quoted
+from multicard.profilers.interface import UsedProfiler
 
 Value = TypeVar("Value")
 Values = Annotated[list[Value], Field(min_length=1)]
@@ -30,7 +31,7 @@ DeviceCount = Annotated[int, Field(ge=1, le=1024)]
 NodeCount = Annotated[int, Field(ge=1, le=1024)]
 Binding = Literal["none", "numa"]
 Ablation = Literal["none", "loader", "communication", "loader+communication", "host", "communication+host"]
-ProfilerName = Literal["auto", "nsys", "kineto", "none"]
+ProfilerName = Literal["auto", UsedProfiler]
 
 # Image classification, and what it shares with the tuning of language models.
 DatasetName = Annotated[str, Field(pattern=DATASET_NAME)]

@@ -8,7 +8,7 @@ leaves some out. What was not recorded is None, never zero.
 
 import json
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_serializer, field_validator
 
@@ -34,7 +34,7 @@ from multicard.core.sharing import (
     Remark,
     Words,
 )
-from multicard.profilers import PROFILERS
+from multicard.profilers.interface import UsedProfiler
 from multicard.runs.parameters import JobParameters
 
 NO_PROFILER = "no profiler was used"
@@ -86,7 +86,7 @@ class Place(RecordPart):
 class ProfilerUse(RecordPart):
     """The profiler of a run, and what it missed."""
 
-    used: Annotated[Literal[("none", *PROFILERS)], AS_IT_IS] = Field(description="Its name, or `none`.")  # type: ignore[valid-type]  # the names are data
+    used: Annotated[UsedProfiler, AS_IT_IS] = Field(description="Its name, or `none`.")
     why: Annotated[str | None, Words("as configured")] = Field(None, description="Why this one.")
     caveat: Annotated[str | None, Remark("limited for a reason that archives leave out")] = Field(
         None, description="Why it may record too little."
