@@ -112,7 +112,7 @@ class Workload(ABC):
     inputs: ClassVar[Mapping[str, type]]
     # The parameter that distinguishes its jobs first, and the meaning of its values.
     method: str
-    methods: Mapping[str, Method]
+    methods: ClassVar[Mapping[str, Method]]
     unit: Unit
     # Columns of steps.csv that its measures need beside those that every workload has.
     step_columns: tuple[str, ...] = ()

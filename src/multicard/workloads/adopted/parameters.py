@@ -20,15 +20,16 @@ class AdoptedParameters(JobParameters):
 
     HEADLINE: ClassVar[tuple[str, ...]] = ("program", "devices")
 
-    # How it was launched and recorded is not known.
-    binding: ClassVar[str] = "none"
-    threads: ClassVar[int] = 1
-    seed: ClassVar[int] = 0
-    warmup_steps: ClassVar[int] = 0
-    profiled_steps: ClassVar[int] = 0
-    ablate: ClassVar[str] = "none"
-    profiler: ClassVar[str] = "none"
-    memory_snapshot: ClassVar[bool] = False
+    # A trace does not say how its program was launched and recorded, so these are no parameters here. To mypy a class
+    # variable in place of an instance's is an error; to pydantic it removes the base class's field.
+    binding: ClassVar[str] = "none"  # type: ignore[misc]
+    threads: ClassVar[int] = 1  # type: ignore[misc]
+    seed: ClassVar[int] = 0  # type: ignore[misc]
+    warmup_steps: ClassVar[int] = 0  # type: ignore[misc]
+    profiled_steps: ClassVar[int] = 0  # type: ignore[misc]
+    ablate: ClassVar[str] = "none"  # type: ignore[misc]
+    profiler: ClassVar[str] = "none"  # type: ignore[misc]
+    memory_snapshot: ClassVar[bool] = False  # type: ignore[misc]
 
     workload: Literal["adopted"] = Field("adopted", description="The kind of job.")
     program: str = worded(
@@ -49,5 +50,5 @@ class AdoptedParameters(JobParameters):
 
     @property
     def distributed(self) -> bool:
-        """Whether several ranks form a process group."""
+        """True if several ranks form a process group."""
         return self.devices > 1

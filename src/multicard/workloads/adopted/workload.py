@@ -13,7 +13,7 @@ class Adopted(Workload):
 
     name = "adopted"
     parameters = AdoptedParameters
-    inputs: ClassVar[Inputs] = {}
+    inputs: ClassVar[Mapping[str, type]] = {}
     method = "program"
     methods: ClassVar[Mapping[str, Method]] = {}
     unit = Unit("sample", "samples", "throughput_samples_per_s", "energy_per_sample_j")

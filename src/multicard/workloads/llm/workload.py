@@ -33,7 +33,7 @@ class Llm(Workload):
     name = "llm"
     parameters = LlmParameters
     program = "multicard.workloads.llm.train"
-    inputs: ClassVar[Inputs] = {"dataset": Text, "model": Model}
+    inputs: ClassVar[Mapping[str, type]] = {"dataset": Text, "model": Model}
     method, methods = "technique", TECHNIQUES
     unit = Unit("token", "tokens", "tokens_per_s", "energy_per_token_j")
     step_columns = ("tokens", "padded_tokens", "loss")

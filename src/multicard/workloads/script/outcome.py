@@ -27,10 +27,10 @@ LAUNCHER_VARIABLES = re.compile(r"\b(?:WORLD_SIZE|LOCAL_RANK|RANK|MASTER_ADDR|MA
 
 
 def judge_script(
-    p: ScriptParameters, outcome: Outcome, reason: Reason | None, ranks: Sequence[RankReport], scratch: Path
+    p: ScriptParameters, outcome: Outcome, reason: Reason | None, reports: Sequence[RankReport], scratch: Path
 ) -> Verdict:
     """See `multicard.experiment.workload.Workload.judge`."""
-    facts = ScriptFacts.read(p, outcome, reason, ranks, scratch)
+    facts = ScriptFacts.read(p, outcome, reason, reports, scratch)
     outcome, reason = first_verdict(facts)
     return Verdict(outcome, _explained(reason, facts, scratch))
 
@@ -214,7 +214,7 @@ def first_verdict(facts: ScriptFacts) -> Verdict:
         verdict = check(facts)
         if verdict is not None:
             return verdict
-    return facts.outcome, facts.reason
+    return Verdict(facts.outcome, facts.reason)
 
 
 def no_steps(processes: Sequence[ObservedProcess]) -> Reason:

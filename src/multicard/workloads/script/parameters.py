@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, StringConstraints, model_validator
 
-from multicard.runs.parameter_types import TEXT, OwnName, OwnValue
+from multicard.runs.parameter_types import TEXT, LauncherName, OwnName, OwnValue
 from multicard.runs.parameters import JobParameters, labelled, secret_own, worded
 from multicard.workloads.script.launchers import LAUNCHERS
 from multicard.workloads.script.template import command_error, fill, names_in
@@ -44,8 +44,9 @@ class ScriptParameters(JobParameters):
 
     HEADLINE: ClassVar[tuple[str, ...]] = ("script", "devices")
 
-    # The user's processes are not bound to CPUs, so this is no parameter here.
-    binding: ClassVar[str] = "none"  # type: ignore[misc, assignment]  # a field of the base class, which pydantic drops
+    # The user's processes are not bound to CPUs, so this is no parameter here. To mypy a class variable in place of an
+    # instance's is an error; to pydantic it removes the base class's field.
+    binding: ClassVar[str] = "none"  # type: ignore[misc]
 
     workload: Literal["script"] = Field("script", description="The kind of job.")
     command: tuple[Annotated[str, StringConstraints(pattern=TEXT)], ...] = worded(
@@ -65,8 +66,7 @@ class ScriptParameters(JobParameters):
     python: Annotated[str, StringConstraints(min_length=1, pattern=TEXT)] | None = worded(
         "{}", "Interpreter that runs the script; null: the one that runs multicard.", default=None
     )
-    # The registry names the launchers, of which a type checker knows nothing.
-    launcher: Literal[("auto", *LAUNCHERS)] = labelled(  # type: ignore[valid-type]
+    launcher: LauncherName = labelled(
         "launcher-",
         "What starts the ranks. `auto`: `python` on one device, `torchrun` on several. "
         + " ".join(f"`{name}`: {launcher.description}" for name, launcher in LAUNCHERS.items()),

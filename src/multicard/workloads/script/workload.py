@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar
 
 from multicard.core.files import read_json
 from multicard.core.layout import PHASES
@@ -26,7 +26,7 @@ class Script(Workload):
 
     name = "script"
     parameters = ScriptParameters
-    inputs: Inputs = MappingProxyType({})
+    inputs: ClassVar[Mapping[str, type]] = MappingProxyType({})
     method, methods = "launcher", LAUNCHERS
     unit = Unit("sample", "samples", "throughput_samples_per_s", "energy_per_sample_j")
     step_columns = ("tokens",)

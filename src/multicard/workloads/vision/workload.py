@@ -42,7 +42,7 @@ class Vision(Workload):
     name = "vision"
     parameters = VisionParameters
     program = "multicard.workloads.vision.train"
-    inputs: ClassVar[Inputs] = {"dataset": ImageSource}
+    inputs: ClassVar[Mapping[str, type]] = {"dataset": ImageSource}
     method, methods = "strategy", STRATEGIES
     has_epochs = True
     unit = Unit("image", "samples", "throughput_samples_per_s", "energy_per_sample_j")
