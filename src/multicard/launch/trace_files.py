@@ -32,12 +32,15 @@ def keep_trace(
     `problem`: why the profiler failed in a rank, if it did: then there is no trace of any.
     """
     entry = PROFILERS[profiler]
-    files, missing = {}, None
+    # What the manifest says of each file beside its description.
+    files: dict[str, dict[str, int]] = {}
+    missing = None
     if entry.rank_file:
         files |= {entry.rank_file.format(rank=rank): {} for rank in range(parameters.ranks)}
     if entry.node_file:
         names = node_files(entry.node_file, parameters.nodes)
-        files |= {name: {"node": node} if len(names) > 1 else {} for node, name in enumerate(names)}
+        for node, name in enumerate(names):
+            files[name] = {"node": node} if len(names) > 1 else {}
     if not files:
         missing = "no profiler was used"
     elif outcome != "completed":

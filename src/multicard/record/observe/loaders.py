@@ -46,10 +46,13 @@ def loader_of(loader: DataLoader, ranks: int) -> Loader:
     is_stream = isinstance(loader.dataset, IterableDataset)
     stated_sizes = [loader.batch_size, *(_attribute(sampler, "batch_size") for sampler in samplers)]
     batch_size = next((size for size in stated_sizes if isinstance(size, int)), None)
+    distinct: bool | int | None = True
+    if ranks > 1:
+        distinct = read_or_none(lambda: draws_distinct(samplers, loader.dataset, ranks, loader))
     description = {
         "kind": type(loader).__name__,
         "sampler": None if is_stream else type(samplers[-1]).__name__,
-        "distinct": ranks == 1 or read_or_none(lambda: draws_distinct(samplers, loader.dataset, ranks, loader)),
+        "distinct": distinct,
         "batch_size": batch_size,
         "num_workers": loader.num_workers,
     }
