@@ -14,7 +14,9 @@ from multicard.experiment.datasets import SOURCES, Strict
 from multicard.experiment.load import check
 
 MANIFEST = "manifest.json"
-FORMAT = 4  # of the manifest and of the members' names; a change that a reader must know of counts it up
+# Number of the format of the manifest and of the members' names; a change that a reader must know of counts it up.
+Format = Literal[4]
+FORMAT: Format = 4
 
 RUN_ID = r"[a-z0-9][A-Za-z0-9_.+-]{0,199}"
 # The files of a run, its record last as when it was made.
@@ -28,7 +30,7 @@ MEMBER = re.compile(
 LONGEST = 200  # characters of a name from an archive in a message
 
 PLACES = {"folder", "path", "download", "results"}  # keys that say where something lies or comes from
-UNKNOWN_PLACE = "recorded"  # in place of the paths of data, which an archive does not contain
+UNKNOWN_PLACE = "recorded"  # replaces the paths of data, which an archive does not contain
 
 
 class Member(Strict):
@@ -45,7 +47,7 @@ class Manifest(Strict):
     `experiment` is the configuration that was run, without the places of data, models and results.
     """
 
-    format: Literal[FORMAT]
+    format: Format
     multicard: str
     experiment: dict[str, Any]
     files: Annotated[list[Member], FailFast()]  # only the first fault is told, and there may be millions
@@ -53,8 +55,8 @@ class Manifest(Strict):
     @property
     def runs(self) -> list[str]:
         """Ids of the runs."""
-        places = (MEMBER.fullmatch(file.name) for file in self.files)
-        return list(dict.fromkeys(place["run"] for place in places if place["run"]))
+        matches = (MEMBER.fullmatch(file.name) for file in self.files)
+        return list(dict.fromkeys(match["run"] for match in matches if match and match["run"]))
 
     @model_validator(mode="after")
     def _names_are_those_of_runs(self) -> "Manifest":

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from functools import partial
 
 from multicard.core.secrets import NAME_IN_BRACES, REMOVED, arguments_without_secrets, removed, without_secrets
 
@@ -40,9 +41,14 @@ FORMS: tuple[tuple[re.Pattern[str], str], ...] = (
 def without_places(value: str) -> str:
     """Running text that a user wrote: of absolute paths the name of a file, no addresses and no keys."""
     value = without_secrets(value)
-    for form, instead in FORMS:
-        value = form.sub(lambda found, instead=instead: removed(found[0], found.expand(instead)), value)
-    return PATH.sub(lambda found: _instead_of_path(found[0]), value)
+    for form, template in FORMS:
+        value = form.sub(partial(_removed_match, template), value)
+    return PATH.sub(lambda match: _instead_of_path(match[0]), value)
+
+
+def _removed_match(template: str, match: re.Match[str]) -> str:
+    """Return the replacement of a removed text; `template` may refer to groups of the match."""
+    return removed(match[0], match.expand(template))
 
 
 def argument_without_places(value: str) -> str:

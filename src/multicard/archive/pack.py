@@ -23,7 +23,7 @@ from pydantic import ValidationError
 from multicard import __version__
 from multicard.analysis.machine.limits import read_machine
 from multicard.archive.allowed import COLUMNS, UNSAID, Allowed, NumberedNames, given, text
-from multicard.archive.manifest import FORMAT, MANIFEST, check_suffix, configuration_of, configured
+from multicard.archive.manifest import FORMAT, MANIFEST, Member, check_suffix, configuration_of, configured
 from multicard.archive.whole import first_missing
 from multicard.core.errors import UserError
 from multicard.core.files import atomic_write, unwritable
@@ -93,11 +93,11 @@ def pack(experiment: Experiment, out: Path) -> Packed:
         raise UserError(f"{runs}: {twice[0]} and {twice[1]} differ only in what an archive leaves out, such as paths")
 
     with tempfile.SpooledTemporaryFile(SPOOLED_BYTES) as spool:
-        files = []
+        files: list[Member] = []
 
         def add(name: str, content: bytes) -> None:
             spool.write(content)
-            files.append({"name": name, "bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()})
+            files.append(Member(name=name, bytes=len(content), sha256=hashlib.sha256(content).hexdigest()))
 
         for number, path in enumerate(machine_records(Path(experiment.results)), start=1):
             limits = allowed.record(read_machine(path))
@@ -109,9 +109,10 @@ def pack(experiment: Experiment, out: Path) -> Packed:
         _check_stated(stated)
         written = [stated, [record.parameters.model_dump(mode="json") for record in records]]
         packed.names = _names_in(json.dumps(written, ensure_ascii=False))
-        manifest = {"format": FORMAT, "multicard": __version__, "experiment": stated, "files": files}
+        listed = [member.model_dump() for member in files]
+        manifest = {"format": FORMAT, "multicard": __version__, "experiment": stated, "files": listed}
         spool.seek(0)
-        members = ((file["name"], spool.read(file["bytes"])) for file in files)
+        members = ((member.name, spool.read(member.bytes)) for member in files)
         with atomic_write(out) as temporary, temporary.open("wb") as target:
             _write(target, chain([(MANIFEST, _json(manifest))], members))
     return packed
