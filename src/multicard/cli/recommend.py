@@ -1,14 +1,22 @@
 """Say how much faster more GPUs are or would be, where the step goes, and what to try."""
 
 import argparse
-from typing import Any
+import math
+from typing import Any, NamedTuple
 
 from multicard.cli._command import UNDERSTAND, Command, add_results, numbers_of_devices
 from multicard.cli._console import say, text_table
 from multicard.core.text import counted, plural, without_escapes
 
 Row = dict[str, Any]
-SERIES = ["configuration", "machine", "versions"]  # columns that tell series apart
+
+
+class Series(NamedTuple):
+    """A configuration on a machine with its versions: runs that differ in their number of devices only."""
+
+    configuration: str
+    machine: str
+    versions: str
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,47 +48,70 @@ def _print_predictions(arguments: argparse.Namespace) -> None:
     from multicard.results.provenance import distinguishing_words
 
     devices = numbers_of_devices(arguments.devices)
-    found = read_results(arguments.source).predictions(devices)
-    series = list(dict.fromkeys(zip(*(found.predictions[name] for name in SERIES), strict=True)))
-    places = distinguishing_words([place for _, *place in series])
-    names = {each: each[0] + (f" ({words})" if words else "") for each, words in zip(series, places, strict=True)}
-    for key, group in found.predictions.groupby(SERIES, sort=False):
-        rows = group.to_dict("records")
-        answers = [line for row in rows for line in _answer(row, plural(2, found.units[key[0]]))]
-        caveats = dict.fromkeys(text for row in rows for text in filter(None, row["caveats"].split("; ")))
-        say(names[key], *answers, *(f"  Caveat: {text}" for text in caveats), "")
-    rows = [(names[tuple(row[each] for each in SERIES)], *_checked(row)) for row in found.checks.to_dict("records")]
-    if rows:
+    predictions = read_results(arguments.source).predictions(devices)
+    rows_of_series: dict[Series, list[Row]] = {}
+    for row in predictions.predictions.to_dict("records"):
+        rows_of_series.setdefault(_series_of(row), []).append(row)
+    machines = distinguishing_words([(series.machine, series.versions) for series in rows_of_series])
+    names: dict[Series, str] = {}
+    for series, machine in zip(rows_of_series, machines, strict=True):
+        names[series] = f"{series.configuration} ({machine})" if machine else series.configuration
+    for series, rows in rows_of_series.items():
+        unit = plural(2, predictions.units[series.configuration])
+        answers = [line for row in rows for line in _answer(row, unit)]
+        # The numbers of devices of a series share most of their caveats.
+        caveats = dict.fromkeys(caveat for row in rows for caveat in row["caveats"].split("; ") if caveat)
+        say(names[series], *answers, *(f"  Caveat: {caveat}" for caveat in caveats), "")
+    checks = [(names[_series_of(row)], *_check_cells(row)) for row in predictions.checks.to_dict("records")]
+    if checks:
         headings = ("Configuration", "Devices", "Predicted\nfrom fewer", "Measured", "Error", "Inside the\ninterval")
-        say(text_table("Checks: measured runs, predicted from those on fewer devices", headings, rows))
-    say(*found.verdicts)
+        say(text_table("Checks: measured runs, predicted from those on fewer devices", headings, checks))
+    say(*predictions.verdicts)
+
+
+def _series_of(row: Row) -> Series:
+    return Series(row["configuration"], row["machine"], row["versions"])
 
 
 def _answer(row: Row, unit: str) -> list[str]:
-    """How much faster than one device, or how fast where none ran; and below it what else is predicted."""
+    """Return a prediction in lines: the speed-up over one device, or the throughput where none ran, then the rest."""
     from multicard.core.units import number, percent
     from multicard.results.configuration import DEVICE_WORDS
 
     devices = counted(row["devices"], DEVICE_WORDS[row["device"]])
     if isinstance(row["reason"], str):  # else empty, which pandas may have as not a number
         return [f"  {devices}: not predicted: {row['reason']}"]
-    rate, of_one = (None if row[name] != row[name] else row[name] for name in ("throughput_per_s", "speedup"))
-    answer, *rest = [f"step {_time(row, 'step_time_s')}"]
-    if of_one is not None:
-        rest = [answer, f"{number(rate)} {unit}/s"]
-        answer = f"{_with_interval(row, 'speedup', '×')} of one, {percent(of_one / row['devices'])} efficient"
-    elif rate is not None:
-        rest, answer = [answer], f"{_with_interval(row, 'throughput_per_s')} {unit}/s"
+    step = f"step {_time(row, 'step_time_s')}"
+    details: list[str] = []
+    if _is_known(row["speedup"]):
+        efficiency = percent(row["speedup"] / row["devices"])
+        answer = f"{_with_interval(row, 'speedup', '×')} of one, {efficiency} efficient"
+        details = [step, f"{number(row['throughput_per_s'])} {unit}/s"]
+    elif _is_known(row["throughput_per_s"]):
+        answer = f"{_with_interval(row, 'throughput_per_s')} {unit}/s"
+        details = [step]
+    else:
+        answer = step
     lines = [f"  {devices}: {answer}, from {row['measured']} measured"]
-    return [*lines, f"    {', '.join(rest)}"] if rest else lines
+    return [*lines, f"    {', '.join(details)}"] if details else lines
 
 
-def _checked(row: Row) -> tuple[str, ...]:
+def _is_known(value: float | None) -> bool:
+    # pandas has an empty cell as None in a column that is empty throughout, else as not a number.
+    return value is not None and not math.isnan(value)
+
+
+def _check_cells(row: Row) -> tuple[str, ...]:
+    """Return the cells of a checked prediction, after the name of its series."""
     from multicard.core.units import SECONDS, percent, with_unit
 
-    error = percent(row["prediction_error"], signed=True, decimals=1)
-    measured = with_unit(row["measured_s"], SECONDS)
-    return f"{row['devices']}", _time(row, "predicted_s"), measured, error, "yes" if row["inside"] else "no"
+    return (
+        str(row["devices"]),
+        _time(row, "predicted_s"),
+        with_unit(row["measured_s"], SECONDS),
+        percent(row["prediction_error"], signed=True, decimals=1),
+        "yes" if row["inside"] else "no",
+    )
 
 
 def _time(row: Row, name: str) -> str:
@@ -91,7 +122,7 @@ def _time(row: Row, name: str) -> str:
 
 
 def _with_interval(row: Row, name: str, unit: str = "", scale: float = 1.0) -> str:
-    """A value with its interval, such as 6.9× (95% CI 6.2 to 7.5)."""
+    """Return a value with its interval, such as 6.9× (95% CI 6.2 to 7.5)."""
     from multicard.core.units import in_digits
 
     value, low, high = in_digits(*(scale * row[f"{name}{end}"] for end in ("", "_low", "_high")))
