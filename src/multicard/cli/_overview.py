@@ -1,9 +1,10 @@
 """What comes last on the console of a finished experiment: caveats, where the report is, and what to do next."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from multicard.cli._console import console, say
 from multicard.cli._next_step import next_step
@@ -24,7 +25,6 @@ HEADINGS = {
     "throughput_samples_per_s": "samples/s", "tokens_per_s": "tokens/s", "steps_per_s": "steps/s",
     "data_share": "data wait", "exposed_communication_share": "exposed communication",
 }  # fmt: skip
-AROUND = 3  # of a column: a line, and a blank on each side
 UNCOUNTED = "the samples of a step are unknown, so throughput is in steps and there is no speed-up: state them by"
 
 
@@ -99,18 +99,20 @@ def _changed_scripts(experiment: "Experiment") -> Iterator[str]:
     from multicard.experiment.runs import distinct, expand
     from multicard.experiment.workload import WORKLOADS
 
-    folder, changed = Path(experiment.results) / "runs", Counter()
+    folder = Path(experiment.results) / "runs"
+    changed: Counter[str] = Counter()
     for name, run in distinct(expand(experiment)).items():
         script = WORKLOADS[run.parameters.workload].launching(run.parameters).script
-        record = read_run_if_any(folder / name) if script else None
-        if record is None or record.script is None or record.script.sha256 is None:
+        record = read_run_if_any(folder / name) if script is not None else None
+        measured = record.script if record is not None else None
+        if script is None or measured is None or measured.file is None or measured.sha256 is None:
             continue
-        now = read_or_none(lambda script=script: sha256(script))
-        if now not in (None, record.script.sha256):
-            changed[record.script.file] += 1
-    for script, count in changed.items():
+        checksum = read_or_none(partial(sha256, script))
+        if checksum not in (None, measured.sha256):
+            changed[measured.file] += 1
+    for file, count in changed.items():
         were = f"{counted(count, 'run')} {'was' if count == 1 else 'were'}"
-        yield f"{script} has changed since {were} measured; delete their folders in {folder} to measure them again"
+        yield f"{file} has changed since {were} measured; delete their folders in {folder} to measure them again"
 
 
 def _next_step(experiment: "Experiment", config: Path, outcomes: Mapping[str, str]) -> str:
@@ -136,51 +138,77 @@ def _launches(experiment: "Experiment") -> bool:
     return any(WORKLOADS[run.parameters.workload].launches for run in distinct(expand(experiment)).values())
 
 
+class Column(NamedTuple):
+    """A column of the table of configurations."""
+
+    heading: str
+    cells: Sequence[str]
+    justify: Literal["left", "right"]
+
+    @property
+    def cell_width(self) -> int:
+        """Characters of the longest cell, or word of the heading, between whose words a line may break."""
+        return max(map(len, (*self.heading.split(), *self.cells)))
+
+    @property
+    def width(self) -> int:
+        """Characters that the column takes, with its line and a blank on each side of a cell."""
+        return self.cell_width + 3
+
+
 def overview_tables(title: str, rows: "pd.DataFrame", measures: list[str], width: int) -> list["Table"]:
     """Show configurations by `analysis.overview`: parameters, measures with their intervals, and outcomes.
 
     Measures that are unknown throughout are left out. Those that do not fit into `width` columns follow in further
     tables, so that no number is cut.
     """
+    parameters = [
+        Column(name.removeprefix(ARGS_PREFIX), [_parameter_cell(value) for value in rows[name]], "left")
+        for name in rows
+        if name not in ("outcome", "reason") and not name.startswith(tuple(measures))
+    ]
+    columns = [_measure_column(rows, name) for name in measures if rows[name].notna().any()]
+    columns.append(Column("outcome", [str(outcome).replace("_", " ") for outcome in rows["outcome"]], "left"))
+    # Each table repeats the parameters; its last line takes a character.
+    available = width - 1 - sum(column.width for column in parameters)
+    parts = _fitting_parts(columns, available)
+    return [_table(title if number == 0 else None, [*parameters, *part]) for number, part in enumerate(parts)]
+
+
+def _parameter_cell(value: object) -> str:
+    is_nan = value != value
+    return UNKNOWN if is_nan else str(value)
+
+
+def _measure_column(rows: "pd.DataFrame", name: str) -> Column:
+    """Return a column with a measure's values in the unit that suits the largest, each with its interval."""
+    units = units_of(name)
+    factor, unit = unit_for(rows[name], units) if units else (1.0, "")
+    values, lows, highs = (rows[f"{name}{end}"] * factor for end in ("", "_low", "_high"))
+    cells = [number_in(value, low, high) for value, low, high in zip(values, lows, highs, strict=True)]
+    words = HEADINGS.get(name) or heading(name)
+    return Column(f"{words} ({unit})" if unit else words, cells, "right")
+
+
+def _fitting_parts(columns: Sequence[Column], available: int) -> list[list[Column]]:
+    """Divide columns into parts of which each fits into the available width, or is a single column."""
+    parts: list[list[Column]] = []
+    remaining = 0
+    for column in columns:
+        if column.width > remaining or not parts:
+            parts.append([])
+            remaining = available
+        parts[-1].append(column)
+        remaining -= column.width
+    return parts
+
+
+def _table(title: str | None, columns: Sequence[Column]) -> "Table":
     from rich.table import Table
 
-    parameters = [name for name in rows if name not in ("outcome", "reason") and not name.startswith(tuple(measures))]
-    keys = [
-        (name.removeprefix(ARGS_PREFIX), [UNKNOWN if value != value else f"{value}" for value in rows[name]])
-        for name in parameters
-    ]
-    columns = []
-    for name in measures:
-        if rows[name].isna().all():
-            continue
-        factor, unit = unit_for(rows[name], units) if (units := units_of(name)) else (1.0, "")
-        bounds = [rows[f"{name}{end}"] * factor for end in ("", "_low", "_high")]
-        words = HEADINGS.get(name) or heading(name)
-        cells = [number_in(*each) for each in zip(*bounds, strict=True)]
-        columns.append((f"{words} ({unit})" if unit else words, cells))
-    columns.append(("outcome", [str(outcome).replace("_", " ") for outcome in rows["outcome"]]))
-    parts: list[list[tuple[str, list[str]]]] = []
-    left = 0
+    table = Table(title=None if title is None else plain(title), title_justify="left")
     for column in columns:
-        if _width(column) > left or not parts:
-            parts.append([])
-            left = width - 1 - sum(map(_width, keys))
-        parts[-1].append(column)
-        left -= _width(column)
-    tables = []
-    for part in parts:
-        table = Table(title=None if tables else plain(title), title_justify="left")
-        for index, column in enumerate(shown := [*keys, *part]):
-            head, width_of_cells = column[0], _width(column) - AROUND
-            justify = "left" if head == "outcome" or index < len(keys) else "right"
-            table.add_column(plain(head), overflow="fold", justify=justify, width=width_of_cells)
-        for row in zip(*(cells for _, cells in shown), strict=True):
-            table.add_row(*map(plain, row))
-        tables.append(table)
-    return tables
-
-
-def _width(column: tuple[str, list[str]]) -> int:
-    """Width of a column whose cells have a line each, and words of the heading, with what is around it."""
-    head, cells = column
-    return AROUND + max(map(len, (*head.split(), *cells)))
+        table.add_column(plain(column.heading), overflow="fold", justify=column.justify, width=column.cell_width)
+    for cells in zip(*(column.cells for column in columns), strict=True):
+        table.add_row(*map(plain, cells))
+    return table
