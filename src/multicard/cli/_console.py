@@ -25,12 +25,14 @@ def console(stderr: bool = False) -> "Console":
     return Console(width=None if stderr or sys.stdout.isatty() else WIDE, stderr=stderr)
 
 
-def say(*shown: "str | Table", stderr: bool = False) -> None:
+def say(*parts: "str | Table", stderr: bool = False) -> None:
     """Print lines of text, as they are, and tables."""
     terminal = console(stderr)
-    for each in shown:
-        is_text = isinstance(each, str)
-        terminal.print(plain(each) if is_text else each, soft_wrap=is_text)
+    for part in parts:
+        if isinstance(part, str):
+            terminal.print(plain(part), soft_wrap=True)
+        else:
+            terminal.print(part)
 
 
 def rows_table(rows: Rows, title: str, caption: str, longest: int) -> "Table":
@@ -60,7 +62,7 @@ def text_table(
     from rich.table import Table
 
     table = Table(*headings, title=plain(title), title_justify="left", box=SIMPLE_HEAD, show_edge=False)
-    columns = list(zip(*rows, strict=True))
+    columns: list[Sequence[str]] = list(zip(*rows, strict=True))
     if longest is not None:
         columns = [_cut(cells, longest) for cells in columns]
     for cells in zip(*columns, strict=True):

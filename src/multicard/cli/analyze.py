@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from multicard.api.traces import TraceAnalysis
 
 LONGEST = 10  # rows of a table on the terminal
-CONFIG, RESULTS = Path("adopted.yaml"), "results-adopted"  # of --as-runs
+# What --as-runs writes.
+CONFIG = Path("adopted.yaml")
+RESULTS = "results-adopted"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -82,31 +84,32 @@ def run(arguments: argparse.Namespace) -> None:
         _print_tables(trace)
     else:
         is_known = _print_answer(trace)
-    said = list(trace.notices) if not tables else [*trace.warnings, *trace.notices]
+    # The answer has printed the warnings itself.
+    remarks = [*trace.warnings, *trace.notices] if tables else list(trace.notices)
     if out is not None:
         written = trace.save(out)
         figure = " and timeline.png" if written and written[-1].suffix == ".png" else ""
-        said.append(f"tables{figure}: {out}")
+        remarks.append(f"tables{figure}: {out}")
     if events is not None:
         trace.write_perfetto(events)
-        said.append(f"events for ui.perfetto.dev: {events}")
-    say(*said, stderr=arguments.json)  # standard output is JSON alone then
+        remarks.append(f"events for ui.perfetto.dev: {events}")
+    say(*remarks, stderr=arguments.json)  # standard output is JSON alone then
     if not is_known:
         sys.exit(CANNOT_TELL_CODE)
 
 
 def _print_answer(trace: "TraceAnalysis") -> bool:
     """Print where the time of a trace goes; return whether the trace tells that."""
-    found = trace.answer()
-    say(*found.warnings, found.sentence)
-    if found.parts:
-        headings = ("Part", "Time", "Share", "In calls of")
-        say(text_table("Where the time of a GPU goes", headings, found.parts))
-    if found.kernels:
-        headings = ("Time", "Share of kernels", "Calls", "Class", "Kernel")
-        say(text_table(f"Longest kernels of a GPU{found.over}", headings, found.kernels, NAME_WIDTH))
-    say(*found.lines, "all tables: --verbose, --json, or as files --out FOLDER")
-    return found.is_known
+    answer = trace.answer()
+    say(*answer.warnings, answer.sentence)
+    if answer.parts:
+        part_headings = ("Part", "Time", "Share", "In calls of")
+        say(text_table("Where the time of a GPU goes", part_headings, answer.parts))
+    if answer.kernels:
+        kernel_headings = ("Time", "Share of kernels", "Calls", "Class", "Kernel")
+        say(text_table(f"Longest kernels of a GPU{answer.over}", kernel_headings, answer.kernels, NAME_WIDTH))
+    say(*answer.lines, "all tables: --verbose, --json, or as files --out FOLDER")
+    return answer.is_known
 
 
 def _print_tables(trace: "TraceAnalysis") -> None:
@@ -119,8 +122,8 @@ def _print_tables(trace: "TraceAnalysis") -> None:
         elif name in trace:
             rows = trace.summary(name)
             more = f", first {LONGEST} of {len(rows)}" if len(rows) > LONGEST else ""
-            of = ACTIVITIES[name].description
-            say(rows_table(rows, f"{name}{more}", of, LONGEST) if rows else f"{name}: none", "")
+            description = ACTIVITIES[name].description
+            say(rows_table(rows, f"{name}{more}", description, LONGEST) if rows else f"{name}: none", "")
 
 
 def _make_runs(table: Path, overwrite: bool, step_range: str | None, large: bool) -> None:
@@ -143,21 +146,21 @@ def _make_runs(table: Path, overwrite: bool, step_range: str | None, large: bool
         f"#     multicard run {CONFIG}\n{yaml.safe_dump(config, sort_keys=False, allow_unicode=True, width=120)}"
     )
     with tempfile.TemporaryDirectory(prefix="multicard-", ignore_cleanup_errors=True) as name:
-        made = Path(name)
-        traced, errors = gather(runs, made, step_range, large)
-        for each in traced:
-            steps = f"{counted(each.count, 'step')} by {each.source}" if each.steps else "no steps found"
-            print(printable("; ".join([f"{each.run.id}: {steps}", *each.notices])), flush=True)
+        scratch = Path(name)
+        traced_runs, errors = gather(runs, scratch, step_range, large)
+        for traced in traced_runs:
+            steps = f"{counted(traced.count, 'step')} by {traced.source}" if traced.steps else "no steps found"
+            print(printable("; ".join([f"{traced.run.id}: {steps}", *traced.notices])), flush=True)
         if errors:
             raise UserError(*errors)
         if CONFIG.exists() and not overwrite and CONFIG.read_text(encoding="utf-8") != text:
             raise UserError(f"{CONFIG}: exists and differs; --overwrite replaces it")
         with atomic_write(CONFIG) as temporary:
             temporary.write_text(text, encoding="utf-8")
-        for run in made.iterdir():
-            place = Path(experiment.results, "runs", run.name)
-            shutil.rmtree(place, ignore_errors=True)
-            shutil.copytree(run, place)  # keeps times, by which Snakemake tells what is out of date
+        for run in scratch.iterdir():
+            target = Path(experiment.results, "runs", run.name)
+            shutil.rmtree(target, ignore_errors=True)
+            shutil.copytree(run, target)  # keeps times, by which Snakemake tells what is out of date
     print(f"configuration: {CONFIG}", flush=True)
     run_and_print(Matrix.plan(check(config, str(CONFIG))), CONFIG)
 

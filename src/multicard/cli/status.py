@@ -63,15 +63,15 @@ def _measured(results: Path, scenarios: Sequence[str]) -> dict[str, dict[str, An
     from multicard.core.layout import RUN
     from multicard.results.tables import MEASURES, read_measures
 
-    found = {}
+    rows: dict[str, dict[str, Any]] = {}
     for path in (results / "scenarios" / scenario / MEASURES for scenario in scenarios):
         if path.exists():
-            made = path.stat().st_mtime
+            measured_at = path.stat().st_mtime
             for row in read_measures(path).to_dict("records"):
                 record = results / "runs" / str(row["run"]) / RUN
-                if record.exists() and record.stat().st_mtime <= made:
-                    found[row["run"]] = row
-    return found
+                if record.exists() and record.stat().st_mtime <= measured_at:
+                    rows[row["run"]] = row
+    return rows
 
 
 def run_status(
