@@ -39,7 +39,7 @@ class Loader(NamedTuple):
     is_endless: bool = False  # a pass does not end after `length` batches, as where the sampler begins again
 
 
-def loader_of(loader: DataLoader, ranks: int) -> Loader:
+def loader_of(loader: "DataLoader[Any]", ranks: int) -> Loader:
     """Describe a loader of one of `ranks` ranks."""
     outer_sampler = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
     samplers = list(_chain(outer_sampler, WITHIN_SAMPLERS))

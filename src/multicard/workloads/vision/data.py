@@ -14,7 +14,7 @@ from multicard.core.errors import UserError
 from multicard.workloads.vision.images import choose_samples
 
 
-class GrayscaleDataset(Dataset):
+class GrayscaleDataset(Dataset[tuple[torch.Tensor, int]]):
     """Grayscale images from arrays, upsampled to 3 × S × S when they are read.
 
     Each item is a float32 tensor of shape (3, S, S), normalized, and its class as an int.

@@ -95,7 +95,7 @@ def set_epoch(loader: Any, epoch: int) -> None:
         loader.sampler.set_epoch(epoch)
 
 
-def evaluation_loader(dataset: ImageData, parameters: VisionParameters, rank: int) -> DataLoader:
+def evaluation_loader(dataset: ImageData, parameters: VisionParameters, rank: int) -> DataLoader[Any]:
     """Return a loader of this rank's part of the test data; the parts of all ranks are the whole, each sample once.
 
     Its batches are those of training: PyTorch keeps the memory of larger ones, and would show it as reserved by all

@@ -51,7 +51,7 @@ def batch_to_device(batch: Any, p: VisionParameters, device: torch.device) -> tu
     return images.to(parameter_dtype(p.precision)), labels.to(device, non_blocking=p.non_blocking)
 
 
-def autocast(precision: str, device: torch.device) -> AbstractContextManager:
+def autocast(precision: str, device: torch.device) -> AbstractContextManager[object]:
     """Return the context of a forward pass: autocast in mixed precision, else one that does nothing."""
     if precision in AUTOCAST:
         return torch.autocast(device.type, dtype=AUTOCAST[precision])

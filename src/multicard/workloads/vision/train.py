@@ -142,7 +142,7 @@ def make_optimizer(model: nn.Module, p: VisionParameters) -> torch.optim.SGD:
 
 @torch.no_grad()
 def evaluate(
-    model: nn.Module, loader: DataLoader, p: VisionParameters, device: torch.device, passes: int
+    model: nn.Module, loader: DataLoader[Any], p: VisionParameters, device: torch.device, passes: int
 ) -> tuple[float, float]:
     """Return mean cross-entropy and accuracy over the whole test set, of all ranks together.
 

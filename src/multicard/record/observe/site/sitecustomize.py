@@ -13,7 +13,8 @@ import os
 import sys
 from pathlib import Path
 
-if False:  # types only; an old Python may lack these names
+TYPE_CHECKING = False  # the one of `typing`, whose import would take time
+if TYPE_CHECKING:  # an old Python may lack these names
     from collections.abc import Callable, Sequence
     from importlib.machinery import ModuleSpec
     from types import ModuleType
