@@ -28,8 +28,8 @@ GATHERED_ACTIVITIES = (
 )  # fmt: skip
 # Activity tables of a run that an archive holds.
 ARCHIVED_TABLES = ("phases", *GATHERED_ACTIVITIES)
-# Tables gathered from a scenario's runs, a Parquet file each; and their index: names, sizes and checksums of them and
-# of the tables of runs.
+# Tables gathered from a scenario's runs, a Parquet file each; and their index: names, sizes and checksums of the
+# gathered tables and of those that they were made from.
 SCENARIO_TABLES = (*GATHERED_ACTIVITIES, "steps", "epochs", "runs_info")
 SCENARIO_INDEX = "tables.json"
 ANSWER = "answer.json"  # the answer that a scenario gives, in a sentence with its numbers
@@ -50,7 +50,7 @@ CPU_SAMPLES = "cpu_samples.csv"
 PROCESS = "process.json"  # written by each observed Python process of a script
 MADE = "made"  # written by each rank: the number of steps made so far, as a native 64-bit integer
 
-GPU_SAMPLES = "gpu_samples.csv"  # in the directory of a run on GPUs
+GPU_SAMPLES = "gpu_samples.csv"  # stays in the directory of a run on GPUs
 
 PROGRESS = "multicard: "  # prefix of the log lines that are shown while a job runs
 

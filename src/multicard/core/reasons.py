@@ -16,9 +16,9 @@ WORDINGS = {
     "out_of_memory": "{message}",
     "diverged": "the loss is {loss} at step {step}",
     "timed_out": "exceeded its time limit of {limit_min} min",
-    "error": "{message}",  # of a rank
+    "error": "{message}",  # a rank reported it
     "killed": "killed by {signal}",
-    "exited": "exit code {exit_code}",  # of a rank, or of the launcher where no rank reported an error
+    "exited": "exit code {exit_code}",  # the rank's, or the launcher's where no rank reported an error
     "node_lost": "{node} was lost (Slurm: node failure)",
     "profiler_failed": "the profiler failed: {message}; start again, or use another one (`profiler`)",
     "wrong_gpus": "its {devices} ranks shared GPUs (distinct: {gpus}), so this is no measurement of {devices}; see "
@@ -26,7 +26,7 @@ WORDINGS = {
     "cannot_run": "cannot run on {node}: {message}",
     "job_lost": "its Slurm jobs ended before it had an outcome (memory, time limit, scancel or a lost node)",
     "not_ablated": "cannot go without {part}: {message}",
-    # Of scripts.
+    # Only scripts end for these.
     "no_torch": "{message}; set the interpreter that your training uses (`python`, --python)",
     "no_steps": "no optimizer step was seen: {message}",
     "too_few_steps": "the script ended after {steps} of {needed_steps} steps that are needed; train longer, or "
@@ -44,7 +44,8 @@ WORDINGS = {
     "trained_on_cpu": "its processes trained on CPUs although `device` is cuda; move the model to the GPU, or "
     "set `device: cpu`",
 }
-PARTS = ("loader", "communication", "loader+communication", "host", "communication+host")  # that runs may go without
+# Parts of a step, and combinations, that a run may go without.
+PARTS = ("loader", "communication", "loader+communication", "host", "communication+host")
 HOLDERS = {"fragments": "reserved but unallocated", "outside_pytorch": "CUDA and other processes"}
 HINTS = {"SIGKILL": ", as Linux does when memory runs out"}
 
@@ -80,9 +81,9 @@ class MemoryHeld:
 
     gpu: int
     total_bytes: int
-    bytes: Mapping[str, int]  # by category; these add up to the total
+    bytes: Mapping[str, int]  # a number per category; these add up to the total
     wanted_bytes: int | None = None  # the allocation that failed
-    most: Mapping[str, LargestUse] = field(default_factory=dict)  # by category, of some
+    most: Mapping[str, LargestUse] = field(default_factory=dict)  # per category, for some of them
     snapshot: str | None = None  # file name of PyTorch's snapshot
 
     __pydantic_config__ = _STRICT
@@ -94,7 +95,7 @@ class Reason:
 
     code: Annotated[str, Words(*WORDINGS, otherwise="unknown")]
     rank: int | None = None  # where it happened
-    node: Annotated[str | None, HOST] = None  # of that rank, in a job on several
+    node: Annotated[str | None, HOST] = None  # where that rank ran, in a job on several
     signal: Annotated[str | None, Form(r"SIG[A-Z0-9+]{2,9}")] = None
     exit_code: int | None = None
     loss: Annotated[str | None, Form(r"[+-]?(?:nan|inf|[\d.]+(?:e[+-]?\d+)?)")] = None
@@ -110,7 +111,7 @@ class Reason:
     step_s: float | None = None  # time of one of these
     part: Annotated[str | None, Words(*PARTS)] = None  # what an ablated run was to go without
     message: Annotated[str | None, ErrorText()] = None  # what a program printed, which may be anything
-    held: MemoryHeld | None = None  # of a GPU whose memory ran out
+    held: MemoryHeld | None = None  # what held the memory of a GPU that ran out of it
 
     __pydantic_config__ = _STRICT
 
@@ -119,21 +120,23 @@ class Reason:
 
         The message goes into tables and reports.
         """
-        known = _known(asdict(self))
-        return known | ({"message": without_secrets(self.message)} if self.message else {})
+        facts = _without_empty(asdict(self))
+        if self.message:
+            facts["message"] = without_secrets(self.message)
+        return facts
 
 
-def _known(values: Mapping[str, Any]) -> dict[str, Any]:
+def _without_empty(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values that are neither None nor empty, of nested mappings and lists of these too."""
-    known = {}
+    kept = {}
     for name, value in values.items():
         if isinstance(value, Mapping):
-            value = _known(value)
+            value = _without_empty(value)
         elif isinstance(value, list | tuple):
-            value = [_known(entry) for entry in value]
+            value = [_without_empty(entry) for entry in value]
         if value is not None and value != [] and value != {}:
-            known[name] = value
-    return known
+            kept[name] = value
+    return kept
 
 
 def describe_reason(reason: Reason | None) -> str | None:

@@ -123,7 +123,7 @@ def secret_parameters(arguments: Sequence[str]) -> set[str]:
     >>> secret_parameters(["f.py", "--password", "{p}", "--db-token={t}", "--batch", "{b}"]) == {"p", "t"}
     True
     """
-    # In place of each name put a value that looks like a key, and see which of these are removed.
+    # A value that looks like a key replaces each name: what is removed then stood where a secret would.
     key = "a1" * 8
     with_keys = [NAME_IN_BRACES.sub(lambda name: f"{name[0][1:-1]}-{key}", argument) for argument in arguments]
     names = re.findall(rf"(\w+)-{key}", " ".join(with_keys))

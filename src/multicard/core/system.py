@@ -117,7 +117,7 @@ def start_of(pid: int) -> str | None:
 
 def in_parallel(function: Callable[[T], R], items: Collection[T]) -> list[R]:
     """Return the results of a function for all items, in their order, computed in threads if there are several."""
-    # To start a thread takes longer than to read a small trace.
+    # Starting a thread takes longer than reading a small trace.
     if len(items) < 2:
         return list(map(function, items))
     # Reading gains nothing from more threads.
