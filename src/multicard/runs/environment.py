@@ -1,13 +1,12 @@
 """Where and with what a run ran, in words: the one place that words the hardware and the versions of a record."""
 
 from collections import Counter
-from collections.abc import Iterable
 
 from multicard.core.text import gpu_name
 from multicard.core.units import BYTES, with_unit
 from multicard.runs.record import GpuModel, Hardware, Host, RunRecord
 
-SHOWN_DIGITS = 12  # of a checksum
+SHOWN_DIGITS = 12  # enough of a checksum to tell versions of a script apart
 NOT_RECORDED = "not recorded"
 SYNTHETIC = "synthetic"  # in the names of machines that do not exist, whose timings are invented
 
@@ -35,9 +34,9 @@ def machine_in_words(hardware: Hardware | None) -> str:
     >>> machine_in_words(Hardware(gpus=(h100,) * 4, processor="AMD EPYC 9334", logical_cpus=128))
     '4 × NVIDIA H100, AMD EPYC 9334, 128 CPUs'
     """
-    gpus = [f"{count} × {name}" for name, count in Counter(gpu_names(hardware)).items()]
-    processor, cpus = (hardware.processor, hardware.logical_cpus) if hardware else (None, None)
-    return ", ".join([*gpus, f"{processor}", f"{cpus} CPUs"])
+    described = hardware or Hardware()
+    gpus = [f"{count} × {name}" for name, count in Counter(gpu_names(described)).items()]
+    return ", ".join([*gpus, str(described.processor), f"{described.logical_cpus} CPUs"])
 
 
 def versions_in_words(record: RunRecord) -> str:
@@ -45,9 +44,11 @@ def versions_in_words(record: RunRecord) -> str:
 
     Such as "torch 2.11.0, profiler nsys, train.py 0a1b2c3d4e5f".
     """
-    versions: dict[str, str | None] = {**(record.versions or {}), "profiler": record.profiler.used}
-    if record.script is not None and record.script.sha256:
-        versions[str(record.script.file)] = record.script.sha256[:SHOWN_DIGITS]
+    versions: dict[str, str | None] = dict(record.versions or {})
+    versions["profiler"] = record.profiler.used
+    script = record.script
+    if script is not None and script.sha256:
+        versions[str(script.file)] = script.sha256[:SHOWN_DIGITS]
     return ", ".join(f"{name} {version}" for name, version in versions.items() if version is not None)
 
 
@@ -55,15 +56,20 @@ def machine_facts(host: Host | None, hardware: Hardware | None) -> dict[str, str
     """Return host and hardware as labelled facts; empty where a job ended before it recorded them."""
     if host is None and hardware is None:
         return {}
-    host, described = host or Host(), hardware or Hardware()
-    gpus = Counter(f"{gpu.name}, {_size(gpu.memory_bytes)}" for gpu in described.gpus)
+    host = host or Host()
+    described = hardware or Hardware()
+    usable = described.usable_cpus or NOT_RECORDED
+    logical = described.logical_cpus or NOT_RECORDED
+    kinds_of_gpus = Counter(f"{gpu.name}, {_size(gpu.memory_bytes)}" for gpu in described.gpus)
+    gpus = "; ".join(f"{count} × {gpu}" for gpu, count in kinds_of_gpus.items())
+    # Hardware that was recorded without GPUs has none.
     no_gpus = "none" if hardware else NOT_RECORDED
     return {
         "Host": host.name or NOT_RECORDED,
         "Processor": described.processor or NOT_RECORDED,
-        "CPUs": f"{described.usable_cpus or NOT_RECORDED} usable of {described.logical_cpus or NOT_RECORDED}",
+        "CPUs": f"{usable} usable of {logical}",
         "Memory": _size(described.memory_bytes),
-        "GPUs": "; ".join(f"{count} × {gpu}" for gpu, count in gpus.items()) or no_gpus,
+        "GPUs": gpus or no_gpus,
         "System": host.system or NOT_RECORDED,
     }
 
@@ -83,8 +89,10 @@ def gpu_in_words(gpu: GpuModel) -> str:
 
 def smallest_gpu_bytes(hardware: Hardware | None) -> int | None:
     """Return the memory of the smallest GPU; None if none is recorded."""
-    sizes: Iterable[int | None] = (gpu.memory_bytes for gpu in hardware.gpus) if hardware else ()
-    return min(filter(None, sizes), default=None)
+    if hardware is None:
+        return None
+    sizes = [gpu.memory_bytes for gpu in hardware.gpus if gpu.memory_bytes]
+    return min(sizes, default=None)
 
 
 def _size(count: int | None) -> str:

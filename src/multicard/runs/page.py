@@ -51,13 +51,13 @@ def page() -> str:
 
 def _parts(record: type[RecordPart]) -> list[type[RecordPart]]:
     """Return the kinds of parts of a record, each once, in the order in which they first stand in it."""
-    found: dict[type[RecordPart], None] = {}
+    parts: dict[type[RecordPart], None] = {}
     for field in record.model_fields.values():
         for part in _types_in(field.annotation):
-            if isinstance(part, type) and issubclass(part, RecordPart) and part not in found:
-                found[part] = None
-                found |= dict.fromkeys(_parts(part))
-    return list(found)
+            if isinstance(part, type) and issubclass(part, RecordPart) and part not in parts:
+                parts[part] = None
+                parts |= dict.fromkeys(_parts(part))
+    return list(parts)
 
 
 def _types_in(annotation: Any) -> Iterator[Any]:

@@ -35,7 +35,7 @@ def checked(
     Raises `UserError` as `read_model`.
     """
     try:
-        # As JSON, since strict models take lists for tuples, and mappings for dataclasses, from JSON only.
+        # Strict models take lists for tuples, and mappings for dataclasses, from JSON only.
         return model.model_validate_json(json.dumps(content), context=context)
     except ValidationError as error:
         raise UserError(f"{path}: {prefix}{first_fault(error)}") from None
