@@ -30,9 +30,9 @@ from multicard.runs.record import NodeConditions, NodeRecord, RankRecord
 class Collected:
     """What a job left, beside its tables, its trace and its log."""
 
-    reports: Sequence[RankReport]  # of the ranks that left one, in order
-    ranks: Sequence[RankRecord]  # the same ranks, with what the samplers of their nodes saw
-    nodes: Sequence[NodeRecord]  # of a job on several nodes; else none
+    reports: Sequence[RankReport]  # one for each rank that left one, in order
+    ranks: Sequence[RankRecord]  # one for each report, with what the samplers of the rank's node saw
+    nodes: Sequence[NodeRecord]  # empty for a job on one node
     conditions: Sequence[NodeConditions | None]  # per node; None of a node that was not sampled
 
     @property

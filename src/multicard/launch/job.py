@@ -78,12 +78,12 @@ class Attempt:
 
     @property
     def log(self) -> Path:
-        """What the job prints."""
+        """The file with the output of the job."""
         return self.folder / LOG
 
     @property
     def checkpoint(self) -> Path:
-        """Where the job resumes, if an earlier attempt was interrupted."""
+        """The folder from which the job resumes, if an earlier attempt was interrupted."""
         return self.folder / CHECKPOINT
 
 
@@ -154,7 +154,7 @@ def run_job(
             scratch, folder / TRACE, profiler.name, verdict.outcome, parameters, execution.ended,
             _trace_problem(collected),
         )  # fmt: skip
-        # Of what is alike on all ranks the first report stands for all.
+        # The first report stands for all ranks in what is alike on all of them.
         first = collected.reports[0] if collected.reports else RankReport(rank=0, outcome=verdict.outcome)
         record = RunRecord(
             run=attempt.name,

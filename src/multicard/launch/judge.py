@@ -97,7 +97,7 @@ class JobFacts:
 
     @cached_property
     def first_killed(self) -> Reason | None:
-        """Why the first silent rank ended, if a signal killed it.
+        """The reason why the first silent rank ended, if a signal killed it; else None.
 
         Without torchrun's list the rank is not known where several are silent.
         """

@@ -52,7 +52,7 @@ def keep_trace(
             for name in files:
                 entry.check(scratch / name)
         except TraceError as error:
-            # Of several nodes it is srun that ended, not the profiler.
+            # On several nodes srun is the process that ended, not the profiler.
             printed = entry.failure(text_of(target.parent / LOG))
             missing = "; ".join(filter(None, (str(error), printed and printable(printed, LONGEST_MESSAGE))))
             if ended and ended.lingered:

@@ -105,7 +105,7 @@ class ProfilerFailure(Enum):
 class Look:
     """Facts that one look at the processes found."""
 
-    now: float  # by `time.monotonic`
+    now: float  # seconds of `time.monotonic`
     # The command has exited.
     has_exited: bool = False
     # Process ids of the ranks; None until all of them have reported.

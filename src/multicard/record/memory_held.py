@@ -90,7 +90,7 @@ def use_of(frames: list[dict[str, Any]], forwards: Forwards) -> Use:
     """
     if not frames:
         return Use(GRADIENTS)
-    innermost: Use | None = None  # by a module of PyTorch's own
+    innermost: Use | None = None  # its module is PyTorch's own
     for frame in frames:
         module_class = forwards.called_at(frame)
         if module_class is not None:
