@@ -11,8 +11,8 @@ from multicard.experiment.runs import Run
 from multicard.machine import Check, Verdict
 
 SHM = Path("/dev/shm")
-# A profiled window of a million kernels and their launches takes 194 MB as SQLite (measured on synthetic traces); one
-# of a few steps has a tenth of them. Report, SQLite and tables together stay below this.
+# A profiled window of a million kernels and their launches takes 194 MB as SQLite (measured on synthetic traces). A
+# window of a few steps has a tenth of them, and its report, SQLite and tables together stay below this.
 RUN_BYTES = 100e6
 # Loader workers whose needs are unknown: Docker's default of 64 MB is hardly ever enough.
 SHM_BYTES = 128e6
@@ -55,5 +55,5 @@ def _space(name: str, folder: Path, needed: float, do: str, verdict: Verdict) ->
         free = shutil.disk_usage(existing).free
     except OSError as error:
         return Check(name, f"{folder}: cannot tell: {error.strerror}", "warning")
-    found = f"{folder}: {with_unit(free, BYTES)} free, at least {with_unit(needed, BYTES)} needed"
-    return Check(name, found) if free >= needed else Check(name, found, verdict, do)
+    space = f"{folder}: {with_unit(free, BYTES)} free, at least {with_unit(needed, BYTES)} needed"
+    return Check(name, space) if free >= needed else Check(name, space, verdict, do)

@@ -23,7 +23,7 @@ from multicard.machine.probe import facts_here
 PROFILE = Path("profiles/slurm")
 # Reasons why runs cannot run, the most frequent ones.
 SHOWN_REASONS = 3
-# In the order in which checks are shown.
+# Checks are shown in this order of their verdicts.
 COLOURS: dict[Verdict, str] = {"error": "red", "warning": "yellow", "ok": "green"}
 
 
@@ -57,17 +57,17 @@ def _runs(matrix: Matrix, config: Path) -> Check:
     cluster = matrix.experiment.cluster
     # Reasons by the ids of runs.
     reasons = matrix.not_runnable()
-    found = _runnable(len(matrix.runs), reasons.values(), "on the cluster" if cluster else "here")
+    runnable = _runnable(len(matrix.runs), reasons.values(), "on the cluster" if cluster else "here")
     if not reasons:
-        return Check("runs", found)
+        return Check("runs", runnable)
     named = shlex.quote(str(config))
     needs_gpus = any(matrix.runs[run].parameters.device == "cuda" for run in reasons)
     if not needs_gpus or matrix.machine.gpus:
-        return Check("runs", found, "warning", f"multicard run {named} --dry-run lists each with its reason")
+        return Check("runs", runnable, "warning", f"multicard run {named} --dry-run lists each with its reason")
     if slurm.is_available() and not cluster:
         do = f"multicard doctor {named} --profile slurm checks them for the cluster"
-        return Check("runs", found, "warning", do)
-    return Check("runs", found, "error", "run it where GPUs are")
+        return Check("runs", runnable, "warning", do)
+    return Check("runs", runnable, "error", "run it where GPUs are")
 
 
 def _runnable(count: int, reasons: Collection[str], where: str) -> str:
@@ -81,17 +81,17 @@ def _runnable(count: int, reasons: Collection[str], where: str) -> str:
     return "; ".join(parts)
 
 
-def print_checks(found: list[Check], as_json: bool, console: Console) -> bool:
+def print_checks(checks: list[Check], as_json: bool, console: Console) -> bool:
     """Print checks, the worst first; return True if none is an error."""
-    counts = Counter(check.verdict for check in found)
+    counts = Counter(check.verdict for check in checks)
     is_ready = not counts["error"]
     if as_json:
-        print(json.dumps({"checks": [asdict(check) for check in found], "errors": counts["error"]}, indent=2))
+        print(json.dumps({"checks": [asdict(check) for check in checks], "errors": counts["error"]}, indent=2))
         return is_ready
     console.print(_answer(counts), style="bold")
     table = Table.grid(padding=(0, 2, 0, 0))
     worst_first = list(COLOURS)
-    for check in sorted(found, key=lambda check: worst_first.index(check.verdict)):
+    for check in sorted(checks, key=lambda check: worst_first.index(check.verdict)):
         lines = [check.found]
         if check.do:
             lines.append(f"→ {check.do}")

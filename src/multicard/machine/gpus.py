@@ -11,7 +11,7 @@ from multicard.machine.facts import Facts
 
 # Time limit of an all-reduce, which counts from the first connection on: before, processes import PyTorch.
 LIMIT_S = 60.0
-# As much as the gradients of a model: large enough that latency does not count.
+# Size of the gradients of a model: large enough that latency does not count.
 MESSAGE_BYTES = 128 << 20
 P2P = (
     "direct access between GPUs (peer-to-peer) is at fault: disable ACS of the PCIe bridges and the IOMMU in the BIOS, "
@@ -73,14 +73,15 @@ def _gpus(facts: Facts, machine: Machine) -> Check:
         return Check("GPUs", "none found", "warning", "runs on cuda need a GPU; those on cpu do not")
     if not gpus:
         return _unseen_gpus(facts, why_fewer)
-    found = _listed(gpus)
+    listed = _listed(gpus)
     if len(gpus) != machine.gpus:
-        found += f"; runs are planned for {machine.gpus}, as nvidia-smi lists{f' ({why_fewer})' if why_fewer else ''}"
+        because = f" ({why_fewer})" if why_fewer else ""
+        difference = f"{listed}; runs are planned for {machine.gpus}, as nvidia-smi lists{because}"
         do = "nvidia-smi must list the GPUs that CUDA opens: reinstall the driver; dmesg | grep Xid"
-        return Check("GPUs", found, "error", do)
+        return Check("GPUs", difference, "error", do)
     if machine.hidden_gpus:
-        return Check("GPUs", found, "warning", machine.hidden_gpus)
-    return Check("GPUs", found)
+        return Check("GPUs", listed, "warning", machine.hidden_gpus)
+    return Check("GPUs", listed)
 
 
 def _unseen_gpus(facts: Facts, why: str | None) -> Check:
@@ -109,5 +110,5 @@ def _all_reduce(facts: Facts) -> list[Check]:
         return [Check("all-reduce", result.words())]
     # If it works without peer-to-peer access, that is at fault.
     without_p2p = exchange("cuda", ranks, [MESSAGE_BYTES], LIMIT_S, {"NCCL_P2P_DISABLE": "1"})
-    found = f"{result.problem}; with NCCL_P2P_DISABLE=1: {without_p2p.problem or without_p2p.words()}"
-    return [Check("all-reduce", found, "error", NCCL_HELP if without_p2p.problem else P2P)]
+    results = f"{result.problem}; with NCCL_P2P_DISABLE=1: {without_p2p.problem or without_p2p.words()}"
+    return [Check("all-reduce", results, "error", NCCL_HELP if without_p2p.problem else P2P)]

@@ -133,11 +133,11 @@ def _accounting(profile: dict[str, Any]) -> Check:
     """Check that Snakemake can learn from Slurm that a job has ended."""
     accounting = ask(ACCOUNTING)
     status_command = profile.get("slurm-status-command") or "sacct"
-    found = f"{accounting.problem or 'sacct answers'}; the profile asks {status_command}"
+    answer = f"{accounting.problem or 'sacct answers'}; the profile asks {status_command}"
     if accounting.problem and status_command != "squeue":
         do = "slurm-status-command: squeue in the profile; with sacct Snakemake would never see a job end"
-        return Check("Slurm accounting", found, "error", do)
-    return Check("Slurm accounting", found)
+        return Check("Slurm accounting", answer, "error", do)
+    return Check("Slurm accounting", answer)
 
 
 def _submitted(profile: dict[str, Any], job: Mapping[str, str]) -> Check:

@@ -47,8 +47,8 @@ def check_jobs(profile: Mapping[str, Any], partition: str, account: str, qos: st
     words = listed([f"{limit.owner}: {limit.name} {limit.jobs}" for limit in limits])
     least = min((limit.jobs for limit in limits if limit.is_on_submitted), default=None)
     if least is not None and least < int(jobs):
-        found = f"{jobs} at a time, and Slurm takes no more than {least} of yours ({words})"
-        return Check("profile: jobs", found, "warning", f"jobs: {least} in the profile; with more, some have to wait")
+        excess = f"{jobs} at a time, and Slurm takes no more than {least} of yours ({words})"
+        return Check("profile: jobs", excess, "warning", f"jobs: {least} in the profile; with more, some have to wait")
     return Check("profile: jobs", f"{jobs} at a time ({words})")
 
 

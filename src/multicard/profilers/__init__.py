@@ -6,7 +6,7 @@ from multicard.core.entries import by_name
 from multicard.profilers import kineto, none, nsys
 from multicard.profilers.interface import Profiler
 
-# In the order in which `profiler: auto` tries them.
+# `profiler: auto` tries them in this order.
 PROFILERS: Mapping[str, Profiler] = by_name(
     nsys.PROFILER,
     kineto.PROFILER,

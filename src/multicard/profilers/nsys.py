@@ -34,7 +34,7 @@ WITH_CUDA = {
     (12, 5): (2024, 2, 3), (12, 6): (2024, 4, 2), (12, 8): (2024, 6, 2), (12, 9): (2025, 1, 3), (13, 0): (2025, 3, 2),
     (13, 1): (2025, 5, 2), (13, 2): (2025, 6, 3), (13, 3): (2026, 1, 3),
 }  # fmt: skip
-# In place of the version of CUDA for a torch that was built for CPUs, whose functions for NVTX raise an error.
+# Stands for the version of CUDA of a torch that was built for CPUs, whose functions for NVTX raise an error.
 BUILT_WITHOUT_CUDA = ""
 NO_NVTX = "torch has no NVTX, since it was built without CUDA"
 # The messages of nsys 2023.4 if it cannot start its agent, cannot reach it, or loses it.
@@ -83,7 +83,7 @@ class Nsys(Profiler):
         """Return a command that runs `command` and its children, and records the profiled window into `file`."""
         options = _if_supported("profile", "--discard-environment=true")
         if device == "cuda":
-            # By default nsys records a CUDA graph as one event, and not every kernel in it.
+            # Unless told otherwise, nsys records a CUDA graph as one event, and not every kernel in it.
             options += ["--trace=cuda,nvtx", "--cuda-graph-trace=node"]
             # Timing CUDA events adds dependencies between streams, and so hides overlap.
             options += _if_supported("profile", "--cuda-event-trace=false")
