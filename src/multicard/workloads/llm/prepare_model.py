@@ -57,10 +57,11 @@ def _check(model: Model, folder: Path) -> dict[str, Any]:
         fetched = f"fetch the model by: {model.download_command}"
         raise UserError(f"{folder}: does not contain {', '.join(missing)}; {fetched}")
     config = {"tie_word_embeddings": False, **read_object(folder / CONFIG)}
-    for key, value in model.shape.config.items():
-        found = config.get(key)
-        if type(found) is not type(value) or found != value:
-            raise UserError(f"{folder / CONFIG}, {key}: found {found!r}, expected {value}")
+    for key, expected in model.shape.config.items():
+        value = config.get(key)
+        # Without the types True would pass for 1.
+        if type(value) is not type(expected) or value != expected:
+            raise UserError(f"{folder / CONFIG}, {key}: found {value!r}, expected {expected}")
     return {
         "folder": str(folder),
         "tokenizer": str(folder / tokenizer),

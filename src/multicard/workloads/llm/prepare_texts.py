@@ -63,8 +63,8 @@ def _open(name: str, dataset: TextDataset, resources: Path, scratch: str) -> _Te
         return _Texts(str(file), _rows(file), {"origin": "multicard's own, resources/text"})
     file = Path(dataset.path)
     if file.suffix.lower() not in SUFFIXES:
-        found = f"found the suffix {file.suffix!r} of {file}, expected {', '.join(SUFFIXES)}"
-        raise UserError(f"datasets.{name}.path: {found}")
+        fault = f"found the suffix {file.suffix!r} of {file}, expected {', '.join(SUFFIXES)}"
+        raise UserError(f"datasets.{name}.path: {fault}")
     return _Texts(str(file), _rows(file), {"origin": "a file of the user", "source_files": [described(file)]})
 
 

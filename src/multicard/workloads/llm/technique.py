@@ -21,7 +21,7 @@ class Technique:
     # Configuration of torchtune's component.
     loss: ClassVar[Mapping[str, Any]] = {"_component_": "torchtune.modules.loss.CEWithChunkedOutputLoss"}
     always_distributed = False  # True if torchtune has the recipe only for torchrun
-    kind: TextKind | None = None  # the kind of samples that it needs; None if it learns from any
+    text_kind: TextKind | None = None  # the kind of samples that it needs; None if it learns from any
     sequences_per_sample = 1  # sequences that the model computes for a sample
     nf4 = False  # True if the frozen weights of linear layers lie in NF4
     fake_quantization = False  # True if training imitates quantized weights and activations
@@ -34,14 +34,14 @@ class Technique:
         where = " (always under torchrun)" if self.always_distributed else ""
         rates = ", ".join(f"{rate:g} of {trained}" for trained, rate in self.rates.items())
         facts = [f"torchtune's recipe: `{self.recipe}`{where}.", f"Learning rate unless stated: {rates}."]
-        if self.kind:
-            facts.append(f"Data set: needs samples of kind `{self.kind}`.")
+        if self.text_kind:
+            facts.append(f"Data set: needs samples of kind `{self.text_kind}`.")
         return facts
 
     @property
     def pairs(self) -> bool:
         """True if the technique compares a chosen with a rejected answer."""
-        return self.kind == "preference"
+        return self.text_kind == "preference"
 
     def recipe_name(self, p: Any) -> str:
         """Return the name of torchtune's recipe for a run."""

@@ -43,7 +43,7 @@ class PublishedModel:
     checkpoint: str  # type of the checkpoint
 
 
-# By architecture. Other architectures are built of their numbers, and their checkpoints are of the type LLAMA3.
+# Models by architecture. Others are built of their numbers, and their checkpoints are of the type LLAMA3.
 MODELS = {
     "llama3_8b": PublishedModel("llama3", "llama3_8b", "LLAMA3"),
     "llama3_1_8b": PublishedModel("llama3_1", "llama3_1_8b", "LLAMA3"),

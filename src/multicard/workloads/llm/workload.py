@@ -60,10 +60,10 @@ class Llm(Workload):
         technique = TECHNIQUES[p.technique]
         dataset = inputs.get("dataset")
         model = inputs.get("model")
-        if dataset and technique.kind not in (None, dataset.kind):
+        if dataset and technique.text_kind not in (None, dataset.kind):
             return (
-                f"the technique {p.technique} needs a data set of kind {technique.kind}, {p.dataset} is one of kind "
-                f"{dataset.kind}"
+                f"the technique {p.technique} needs a data set of kind {technique.text_kind}, "
+                f"{p.dataset} is one of kind {dataset.kind}"
             )
         if model and p.sequence_length > model.shape.max_sequence:
             return (
@@ -148,8 +148,8 @@ class Llm(Workload):
 
     def job(self, values: Mapping[str, Any]) -> str:
         """Return model, texts and length, and the kind of samples for techniques that learn from a special kind."""
-        kind = TECHNIQUES[values["technique"]].kind
-        learned = f", by {kind}s" if kind else ""
+        text_kind = TECHNIQUES[values["technique"]].text_kind
+        learned = f", by {text_kind}s" if text_kind else ""
         return f"{values['model']} on {values['dataset']}, {values['sequence_length']} tokens{learned}"
 
     def learning(self, values: Mapping[str, Any]) -> dict[str, Any]:

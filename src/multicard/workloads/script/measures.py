@@ -81,8 +81,13 @@ def _drawn_share(ranks: Sequence[RankRecord]) -> float | None:
 
 
 def _tokens_per_s(record: RunRecord, elapsed_s: float, measured: pd.DataFrame) -> float | None:
-    """Tokens of all ranks over the time of the window, those that ranks repeat once; None where one is not known."""
-    tokens, share = measured["tokens"].sum(skipna=False), _drawn_share(record.ranks)
+    """Return the tokens of all ranks over the time of the window, those that ranks repeat once; None if unknown."""
+    tokens = measured["tokens"].sum(skipna=False)
+    share = _drawn_share(record.ranks)
     if share is None and distinct_share(record) is None:
-        share = 1.0  # as of samples, which a notice says; a stated number of these tells nothing of tokens
-    return None if share is None or pd.isna(tokens) else share * tokens / elapsed_s
+        # The samples are taken as distinct, too, which a notice says. Where the user states their number instead,
+        # which share of the tokens is distinct stays unknown.
+        share = 1.0
+    if share is None or pd.isna(tokens):
+        return None
+    return share * tokens / elapsed_s

@@ -65,11 +65,15 @@ def open_split(folder: Path, facts: dict[str, Any], split: str, image_size: int,
     resize = v2.Resize((image_size, image_size), antialias=True)
     to_float = v2.ToDtype(torch.float32, scale=True)
     normalize = v2.Normalize(facts["mean"], facts["std"])
-    if source == "imagefolder" or facts.get("stored_size"):
-        transform = v2.Compose([v2.ToImage(), v2.RGB(), resize, to_float, normalize, v2.ToPureTensor()])
-        root = Path(facts["folder"]) if source == "imagefolder" else folder
-        return _open_images(root, facts, split, transform)
-    return GrayscaleDataset(folder, split, v2.Compose([to_float, resize, normalize]))
+    is_users = source == "imagefolder"
+    if not is_users and not facts.get("stored_size"):
+        return GrayscaleDataset(folder, split, v2.Compose([to_float, resize, normalize]))
+    # The user's folder stays where it is; a prepared set whose images have a size of their own is stored as files.
+    root = Path(facts["folder"]) if is_users else folder
+    transform = v2.Compose([v2.ToImage(), v2.RGB(), resize, to_float, normalize, v2.ToPureTensor()])
+    images = _open_images(root, facts, split, transform)
+    _check_unchanged(images, facts, split)
+    return images
 
 
 def _open_images(root: Path, facts: dict[str, Any], split: str, transform: v2.Transform) -> ImageFolder:
@@ -84,11 +88,17 @@ def _open_images(root: Path, facts: dict[str, Any], split: str, transform: v2.Tr
     unreadable = {str(root / entry["name"]) for entry in facts.get("unreadable", [])}
     images.samples = images.imgs = choose_samples(images.samples, split, unreadable, parts)
     images.targets = [label for _, label in images.samples]
-    samples_expected, classes_expected = facts[f"{split}_samples"], facts["classes"]
-    if len(images) != samples_expected or images.classes != classes_expected:
-        actual = f"{len(images)} {split} images of {len(images.classes)} classes"
-        expected = f"{samples_expected} of {len(classes_expected)} classes"
-        raise UserError(
-            f"{folder}: found {actual}, expected the {expected} that were there when {facts['dataset']} was prepared"
-        )
     return images
+
+
+def _check_unchanged(images: ImageFolder, facts: dict[str, Any], split: str) -> None:
+    """Raise `UserError` unless a folder has the number of images, and the classes, of when it was prepared."""
+    sample_count: int = facts[f"{split}_samples"]
+    classes: list[str] = facts["classes"]
+    if len(images) == sample_count and images.classes == classes:
+        return
+    actual = f"{len(images)} {split} images of {len(images.classes)} classes"
+    expected = f"{sample_count} of {len(classes)} classes"
+    raise UserError(
+        f"{images.root}: found {actual}, expected the {expected} that were there when {facts['dataset']} was prepared"
+    )

@@ -16,7 +16,7 @@ from multicard.experiment.datasets import ImageFolder
 from multicard.workloads.vision.sources import CLASSES, Samples
 
 SPLITS = ("train", "test")
-TEST_EVERY = 10  # in a folder without parts, every tenth image of a class is a test image
+TEST_EVERY = 10  # every tenth image of a class is a test image, where a folder has no parts
 JPEG_QUALITY = 95
 
 Item = TypeVar("Item")

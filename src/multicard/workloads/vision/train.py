@@ -107,7 +107,7 @@ def train(job: dict[str, Any], p: VisionParameters, rank: int, device: torch.dev
         # This waits for the GPU, so that the epoch has ended.
         train_loss = torch.stack(losses).double().mean().item()
         epoch_time_s = time.perf_counter() - began
-        # To compile for other batches than those of training would cost more than it gains.
+        # Compiling for other batches than those of training would cost more than it gains.
         with torch.compiler.set_stance("force_eager") if p.compiled else nullcontext():
             test_loss, accuracy = evaluate(model, testing, p, device, evaluation_passes(test_data, p))
         row = {

@@ -193,9 +193,11 @@ def _loading_s(p: VisionParameters, dataset: ImageDataset) -> float:
     """Return the seconds that a process and its workers together take to load an image."""
     if isinstance(dataset, Synthetic) or (p.loader == "dali" and p.device == "cuda"):
         return 0.0
-    is_stored_as_jpeg = isinstance(dataset, GrayscaleSource) and dataset.stored_size
-    fixed, per_pixel = LOADING_S["jpeg" if isinstance(dataset, ImageFolder) or is_stored_as_jpeg else "array"]
-    return (fixed + per_pixel * p.image_size**2) / max(1, p.workers_of_rank)
+    is_stored_as_files = isinstance(dataset, GrayscaleSource) and dataset.stored_size
+    has_files = isinstance(dataset, ImageFolder) or is_stored_as_files
+    fixed_s, s_per_pixel = LOADING_S["jpeg" if has_files else "array"]
+    image_s = fixed_s + s_per_pixel * p.image_size**2
+    return image_s / max(1, p.workers_of_rank)
 
 
 def _smaller_batch(p: VisionParameters, samples_of_rank: int) -> str | None:

@@ -18,8 +18,8 @@ class Dpo(Technique):
         "beta": 0.1,
         "label_smoothing": 0,
     }
-    kind = "preference"
-    # As torchtune's llama3_1/8B_lora_dpo; there is no such configuration for Llama 3.
+    text_kind = "preference"
+    # The rate of torchtune's llama3_1/8B_lora_dpo; there is no such configuration for Llama 3.
     rates: ClassVar[Mapping[str, float]] = {"adapters": 5e-4}
     sequences_per_sample = 2  # both answers, computed as one batch
 

@@ -12,7 +12,7 @@ class Full(Technique):
     name, label = "full", "full"
     description = "all weights are trained."
     recipe = "full_finetune"
-    # As torchtune's llama3/8B_full.
+    # The rate of torchtune's llama3/8B_full.
     rates: ClassVar[Mapping[str, float]] = {"weights": 2e-5}
 
     def trains_adapters(self, p: Any) -> bool:

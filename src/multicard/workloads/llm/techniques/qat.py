@@ -16,7 +16,7 @@ class Qat(Technique):
     always_distributed = True
     fake_quantization = True
     own_parameters = ("qat_of", "qat_group")
-    # As torchtune's llama3/8B_qat_lora and 8B_qat_full.
+    # The rates of torchtune's llama3/8B_qat_lora and 8B_qat_full.
     rates: ClassVar[Mapping[str, float]] = {"adapters": 3e-4, "weights": 2e-5}
 
     def recipe_name(self, p: Any) -> str:

@@ -36,7 +36,7 @@ class FullyShardedDataParallel(Strategy):
         mesh = init_device_mesh(device.type, (p.devices,))
         for block in model.features:
             if p.compile:
-                # To compile the whole model is not enough: FSDP2's hooks end what is compiled, and torch.compile then
+                # Compiling the whole model is not enough: FSDP2's hooks end what is compiled, and torch.compile then
                 # skips blocks whose class leaves `forward` to nn.Sequential.
                 block.forward = torch.compile(block.forward)
             fully_shard(block, mesh=mesh)
