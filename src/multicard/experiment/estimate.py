@@ -15,7 +15,7 @@ TRACE_S = 30.0
 class Cost:
     """The cost of runs on GPUs that run one after another."""
 
-    wall_h: float  # from the start of the first run to the end of the last
+    wall_h: float  # hours between the start of the first run and the end of the last
     node_gpu_h: float  # hours times all GPUs of the nodes that the runs hold, whether they use them or not
     unknown: int  # number of runs whose amount of work is not known; the hours are without them
 

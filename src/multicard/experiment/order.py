@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from multicard.experiment.runs import Run
 from multicard.runs.record import Place
@@ -19,11 +20,21 @@ def planned_order(scenarios: Mapping[str, list[Run]], seed: int) -> dict[str, Pl
     """
     places: dict[str, Place] = {}
     for group in _groups(scenarios):
-        blocks = {run.id: run.parameters.repeat for name in group for run in scenarios[name]}
-        shuffled = sorted(blocks, key=lambda run: (blocks[run], _digest(seed, run)))
-        for position, run in enumerate(shuffled, start=1):
-            places[run] = Place(seed=seed, group=group, block=blocks[run], position=position)
+        repeats: dict[str, int] = {}
+        for name in group:
+            for run in scenarios[name]:
+                repeats[run.id] = run.parameters.repeat
+        ids = sorted(repeats, key=lambda run_id: (repeats[run_id], _digest(seed, run_id)))
+        for position, run_id in enumerate(ids, start=1):
+            places[run_id] = Place(seed=seed, group=group, block=repeats[run_id], position=position)
     return places
+
+
+class _Group(NamedTuple):
+    """Scenarios that share runs, and the ids of all their runs."""
+
+    scenarios: set[str]
+    runs: set[str]
 
 
 def _groups(scenarios: Mapping[str, list[Run]]) -> list[tuple[str, ...]]:
@@ -31,17 +42,21 @@ def _groups(scenarios: Mapping[str, list[Run]]) -> list[tuple[str, ...]]:
 
     Scenarios, and groups by their first scenario, are in the order of `scenarios`.
     """
-    ids = {name: {run.id for run in runs} for name, runs in scenarios.items()}
-    groups: list[set[str]] = []
-    for name in scenarios:
-        linked = [group for group in groups if any(ids[name] & ids[member] for member in group)]
-        groups = [group for group in groups if group not in linked]
-        # A scenario may share runs with several groups, which it then joins.
-        groups.append({name}.union(*linked))
+    groups: list[_Group] = []
+    for name, runs in scenarios.items():
+        joined = _Group({name}, {run.id for run in runs})
+        others = []
+        for group in groups:
+            if group.runs & joined.runs:
+                # A scenario may share runs with several groups, which become one.
+                joined = _Group(joined.scenarios | group.scenarios, joined.runs | group.runs)
+            else:
+                others.append(group)
+        groups = [*others, joined]
     names = list(scenarios)
-    ordered = [tuple(sorted(group, key=names.index)) for group in groups]
-    return sorted(ordered, key=lambda group: names.index(group[0]))
+    members = [tuple(name for name in names if name in group.scenarios) for group in groups]
+    return sorted(members, key=lambda group: names.index(group[0]))
 
 
-def _digest(seed: int, run: str) -> bytes:
-    return hashlib.sha256(json.dumps([seed, run]).encode()).digest()
+def _digest(seed: int, run_id: str) -> bytes:
+    return hashlib.sha256(json.dumps([seed, run_id]).encode()).digest()

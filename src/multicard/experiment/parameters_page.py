@@ -62,6 +62,6 @@ def _choices(field: FieldInfo) -> str:
 def _default(field: FieldInfo) -> str:
     if field.is_required():
         return ""
-    # As YAML has it: text without quotes, null for None.
+    # YAML's form: text without quotes, null for None.
     default = field.default if isinstance(field.default, str) else json.dumps(field.default, default=str)
     return f"`{default}`"

@@ -19,8 +19,8 @@ WORKER_MB = 500  # a process that loads data
 AROUND_MB = 2000  # Snakemake, the launcher, the profiler
 HEADROOM = 1.5
 
-# Steps after the runs, which read traces: their memory in MB per MB of a trace by suffix, as measured: 340 MB for 3 MB
-# of PyTorch's compressed traces, 3.7 GB for a database of 5.8 GB (benchmarks/README.md), of which a report is smaller.
+# Steps after the runs, which read traces: their memory in MB per MB of a trace by suffix. Measured: 340 MB for
+# compressed traces of PyTorch of 3 MB, 3.7 GB for a database of 5.8 GB (benchmarks/README.md), whose report is smaller.
 MEMORY_PER_TRACE = {".nsys-rep": 10, ".gz": 100}
 TRACE_MB_PER_MIN = 10  # exported and read, on a slow file system
 STEP_MINUTES = 20

@@ -339,7 +339,7 @@ class _Workloads(Mapping[str, Workload]):
     The packages of the workloads import this module, so it cannot import them while it is being loaded.
     """
 
-    # In the order of documentation and schema.
+    # Documentation and schema list them in this order.
     _packages = ("vision", "llm", "script", "adopted")
 
     @cached_property
