@@ -45,7 +45,7 @@ PROSE = ("", "question")  # keys of running text
 UNSAID = "for a reason that archives leave out"
 TextRule = Callable[[Any], Any]
 
-# Of what a program printed the kind of the error is kept, and what PyTorch wanted to allocate.
+# What is kept of a program's message: the kind of the error, and what PyTorch wanted to allocate.
 KIND_OF_ERROR = re.compile(
     r"(?:OutOfMemoryError: )?CUDA out of memory\.(?: Tried to allocate [\d.]+ (?:[KMGT]i?B|bytes)\.)?"
     r"|[A-Z][A-Za-z]{2,40}(?:Error|Exception|Interrupt|Exit)(?=: |$)"
@@ -74,10 +74,10 @@ def error_text(message: str) -> str:
     >>> error_text("FileNotFoundError: /data/secret"), error_text("segfault in alice's code")
     ('FileNotFoundError: text removed', 'text removed')
     """
-    kind = KIND_OF_ERROR.match(message)
-    if kind is None:
+    error_kind = KIND_OF_ERROR.match(message)
+    if error_kind is None:
         return f"text {REMOVED}"
-    return message if kind[0] == message else f"{kind[0]}: text {REMOVED}"
+    return message if error_kind[0] == message else f"{error_kind[0]}: text {REMOVED}"
 
 
 class NumberedNames:

@@ -17,8 +17,8 @@ from multicard.experiment.read_run import read_run
 from multicard.experiment.runs import Run, distinct, expand
 from multicard.runs.record import Place
 
-# By the parameter that names an input: the folder that holds all prepared inputs of its sort, and how the rule that
-# runs a job calls it.
+# The folder that holds all prepared inputs of a sort, and the name of such an input in the rule that runs a job, by the
+# parameter that names one.
 INPUT_FOLDERS = {"dataset": "data", "model": "data/models"}
 INPUT_NAMES = {"dataset": "data", "model": "model"}
 
@@ -31,7 +31,7 @@ class Matrix:
     scenarios: dict[str, list[Run]]  # runs of each scenario, in order; scenarios may share runs
     runs: dict[str, Run]  # all runs by id
     machine: Machine  # what the runs are planned for: this machine, or a node of the cluster
-    reasons: dict[str, str | None]  # by run id: why there can be no results of the run; None where there can
+    reasons: dict[str, str | None]  # why a run, by its id, can have no results; None where it can
     measured: frozenset[str] = frozenset()  # ids of runs that cannot run here, and whose results are here nevertheless
 
     @classmethod

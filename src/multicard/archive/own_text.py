@@ -6,9 +6,9 @@ from functools import partial
 
 from multicard.core.secrets import NAME_IN_BRACES, REMOVED, arguments_without_secrets, removed, without_secrets
 
-# In quotes, or behind a backslash, a path may hold blanks, and so it does where the word after one has a slash of its
-# own. A slash after a word belongs to a ratio or a path below this folder, unless what it begins is somebody's home;
-# `://` belongs to a URL.
+# A path may hold blanks in quotes, behind a backslash, and where the word after a blank has a slash of its own. A slash
+# after a word belongs to a ratio or a path below this folder, unless what it begins is somebody's home. `://` belongs
+# to a URL.
 _OF_PATH = r"""(?:\\.|[^\s"',;:()<>|\[\]{}\\])"""
 PATH = re.compile(
     r"""(["'])(?:~[\w.-]*)?/[^"'\n]*\1"""
@@ -23,7 +23,7 @@ PATH_ARGUMENT = re.compile(
     r"""(?P<paths>(?:file://|(?:~[\w.-]*)?/(?!/)|[A-Za-z]:\\).*?)(?P=quote)""",
     re.DOTALL,
 )
-BETWEEN_PATHS = re.compile(r"(?<=[,:;])(?=~?/)")  # of a list of paths
+BETWEEN_PATHS = re.compile(r"(?<=[,:;])(?=~?/)")  # divides a list of paths
 SHELL = re.compile(r"(?:.*/)?(?:(?:ba|da|z|k|fi)?sh|python[\d.]*)")
 FORMS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"(\w+://[^\s?]*)\?\S*"), r"\1"),  # what a URL asks for, such as a signature
@@ -39,7 +39,7 @@ FORMS: tuple[tuple[re.Pattern[str], str], ...] = (
 
 
 def without_places(value: str) -> str:
-    """Running text that a user wrote: of absolute paths the name of a file, no addresses and no keys."""
+    """Return running text that a user wrote without addresses and keys, and absolute paths as the name of a file."""
     value = without_secrets(value)
     for form, template in FORMS:
         value = form.sub(partial(_removed_match, template), value)
@@ -52,21 +52,24 @@ def _removed_match(template: str, match: re.Match[str]) -> str:
 
 
 def argument_without_places(value: str) -> str:
-    """The same of one argument of a command, or of a value: nothing in it is quoted for a shell.
+    """Return an argument of a command, or a value, `without_places`: no shell divides it, so nothing in it is quoted.
 
     >>> argument_without_places("--data=/srv/joe/my secret/x.csv"), argument_without_places("/a b/{n}/c d:/e")
     ('--data=x.csv', 'path{n}:path')
     """
-    found = PATH_ARGUMENT.fullmatch(value)
-    if not found:
+    argument = PATH_ARGUMENT.fullmatch(value)
+    if not argument:
         return without_places(value)
-    paths = BETWEEN_PATHS.split(found["paths"])
-    instead = "".join(_instead_of_path(path.rstrip(",:;")) + path[len(path.rstrip(",:;")) :] for path in paths)
-    return f"{found['option'] or ''}{found['quote']}{instead}{found['quote']}"
+    replacements = ""
+    for path_and_separator in BETWEEN_PATHS.split(argument["paths"]):
+        path = path_and_separator.rstrip(",:;")
+        replacements += _instead_of_path(path) + path_and_separator[len(path) :]
+    option, quote = argument["option"] or "", argument["quote"]
+    return f"{option}{quote}{replacements}{quote}"
 
 
 def _instead_of_path(path: str) -> str:
-    """What stands for a path: the name of the file if it has the form of one; names in braces stay."""
+    """Return the replacement of a path: the name of the file if it has the form of one; names in braces stay."""
     name = FILE_NAME.search(path)
     folder = path[: name.start()] if name else path
     names = "".join(NAME_IN_BRACES.findall(folder))
@@ -76,10 +79,10 @@ def _instead_of_path(path: str) -> str:
 
 
 def arguments_without_places(arguments: Sequence[str]) -> list[str]:
-    """Arguments of a command without places, addresses and keys; a program for a shell is running text."""
-    found = []
+    """Return arguments of a command without places, addresses and keys; a program for a shell is running text."""
+    kept = []
     for position, argument in enumerate(arguments_without_secrets(arguments)):
         before = arguments[:position]
         is_program = before and re.fullmatch(r"-[a-z]*c", before[-1]) and any(map(SHELL.fullmatch, before))
-        found.append(without_places(argument) if is_program else argument_without_places(argument))
-    return found
+        kept.append(without_places(argument) if is_program else argument_without_places(argument))
+    return kept

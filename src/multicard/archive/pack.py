@@ -50,8 +50,9 @@ from multicard.runs.record import RunRecord
 from multicard.trace.tables import ACTIVITIES
 
 WINDOWS = (b"warmup", b"measured", b"profiled")
-NOTICE = text(r"process [0-9]+(, device [0-9]+)?: [\w ,;.()]+(: [\w ,;.()]+)?")  # of a trace, without the trace's name
-NUMBERS = b"0123456789+-.,einfa\r\n"  # of CSV, with those that are not finite
+# The form of a trace's notice, without the trace's name before it.
+NOTICE = text(r"process [0-9]+(, device [0-9]+)?: [\w ,;.()]+(: [\w ,;.()]+)?")
+NUMBERS = b"0123456789+-.,einfa\r\n"  # the characters of CSV's numbers, with `nan` and `inf`
 SPOOLED_BYTES = 64 << 20
 
 
@@ -85,9 +86,9 @@ def pack(experiment: Experiment, out: Path) -> Packed:
                 packed.runs.append(run)
     if not packed.runs:
         raise UserError(f"{runs}: found no complete run of the experiment, expected one or more to archive")
-    found = [_read_record(runs / run) for run in packed.runs]
-    allowed = Allowed(found)
-    records = [allowed.record(_renamed(record, allowed)) for record in found]
+    private_records = [_read_record(runs / run) for run in packed.runs]
+    allowed = Allowed(private_records)
+    records = [allowed.record(_renamed(record, allowed)) for record in private_records]
     ids = [record.run for record in records]
     if twice := [old for old, new in zip(packed.runs, ids, strict=True) if ids.count(new) > 1]:
         raise UserError(f"{runs}: {twice[0]} and {twice[1]} differ only in what an archive leaves out, such as paths")
@@ -154,15 +155,16 @@ def _renamed(record: RunRecord, allowed: Allowed) -> RunRecord:
 
 
 def _names_in(written: str) -> list[str]:
-    """Names of this account and this machine that are words of a text."""
+    """Return names of this account and this machine that are words of a text."""
     names = {os.environ.get(name, "") for name in ("USER", "LOGNAME", "SUDO_USER")} - {"root"}
     names |= {socket.gethostname(), socket.gethostname().partition(".")[0]}
     words = (rf"(?i)(?<![^\W_]){re.escape(name)}(?![^\W_])" for name in sorted(names) if len(name) > 1)
-    return list(dict.fromkeys(found[0] for word in words if (found := re.search(word, written))))
+    matches = (re.search(word, written) for word in words)
+    return list(dict.fromkeys(match[0] for match in matches if match))
 
 
 def _members(folder: Path, record: RunRecord) -> Iterator[tuple[str, bytes]]:
-    """Names and contents of what the archive takes of a run."""
+    """Yield the names and contents of a run's files in an archive."""
     run = RunFiles(folder)
     run.check(STEPS)
     run.check(EPOCHS)
@@ -177,14 +179,15 @@ def _members(folder: Path, record: RunRecord) -> Iterator[tuple[str, bytes]]:
         pq.write_table(table, buffer, compression="zstd")
         yield f"{ACTIVITY}/{name}.parquet", buffer.getvalue()
     # Before the process such a line names the file, as a user may have called it.
-    said = filter(None, (NOTICE(line[max(line.rfind("process "), 0) :]) for line in run.trace_notices()))
-    index = {"profiler": record.profiler.used, "tables": tables, "notices": list(said)}
+    without_file = (line[max(line.rfind("process "), 0) :] for line in run.trace_notices())
+    notices = [notice for notice in map(NOTICE, without_file) if notice]
+    index = {"profiler": record.profiler.used, "tables": tables, "notices": notices}
     yield f"{ACTIVITY}/{ACTIVITY_INDEX}", _json(index)
     yield RUN, _json(record.as_json())
 
 
 def _numbers(path: Path, columns: Iterable[str]) -> bytes:
-    """The content of a table of numbers, which is all that it may hold."""
+    """Return the content of a CSV file, which may hold nothing but numbers."""
     content = path.read_bytes()
     header, _, body = content.partition(b"\n")
     if set(header.decode("utf-8", "replace").strip().split(",")) <= set(columns):
@@ -196,12 +199,12 @@ def _numbers(path: Path, columns: Iterable[str]) -> bytes:
 
 
 def _table(run: RunFiles, name: str, reports: NumberedNames) -> pa.Table:
-    """An activity table: its columns of numbers, and the words of `COLUMNS` in those of text."""
+    """Return an activity table: its columns of numbers, and the words of `COLUMNS` in those of text."""
     schema = ACTIVITIES[name].schema
-    found = run.activity(name, schema.names)
+    table = run.activity(name, schema.names)
     columns = []
     for field_ in schema:
-        column = found[field_.name]
+        column = table[field_.name]
         try:
             if pa.types.is_string(field_.type):
                 rule = reports if field_.name == "report" else COLUMNS[field_.name]
