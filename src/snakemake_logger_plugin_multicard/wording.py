@@ -55,14 +55,14 @@ class Wording:
         folder = self._folder / "runs" / run
         try:
             record = read_run_if_any(folder)
+            if record is None:
+                return f"without a record; log: {folder / LOG}"
+            measured = measured_steps(folder / STEPS) if record.completed else None
         except UserError as error:
             return str(error)
-        if record is None:
-            return f"without a record; log: {folder / LOG}"
         if not record.completed:
             words = record.outcome.replace("_", " "), describe_reason(record.reason)
             return f"{', '.join(filter(None, words))}; log: {folder / LOG}"
-        measured = measured_steps(folder / STEPS)
         return "completed" if measured is None else f"{with_unit(measured.step_s, SECONDS)} per step"
 
     def answer(self, scenario: str) -> str | None:

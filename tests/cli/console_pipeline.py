@@ -25,6 +25,8 @@ OUTPUT = {
 }  # fmt: skip
 FORMATS = {"question": "?", "vary": {"precision": ["fp32", "fp64"]}, "repeats": 2, "figures": ["step_times"]}
 
+TWO_STEPS = "rank,epoch,step,window,start_s,duration_s\n0,1,1,measured,0.0,0.02\n0,1,2,measured,0.02,0.03\n"
+
 
 class Pipeline:
     """A pipeline that says to the handler what Snakemake says of one."""
@@ -65,11 +67,10 @@ class Pipeline:
         """End it."""
         self.say("Finished", event=LogEvent.JOB_FINISHED, job_id=job)
 
-    def runs(self, run: str, **record: Any) -> None:
-        """Start a run, which leaves its record and two steps, and end it."""
+    def runs(self, run: str, steps: str = TWO_STEPS, **record: Any) -> None:
+        """Start a run, which leaves its record and its steps, and end it."""
         job = self.starts("launch_run", f"run {run}", run=run)
         write_run(self.folder / "results" / "runs", make_run(self.matrix.runs[run].parameters, **record))
-        steps = "rank,epoch,step,window,start_s,duration_s\n0,1,1,measured,0.0,0.02\n0,1,2,measured,0.02,0.03\n"
         (self.folder / "results" / "runs" / run / "steps.csv").write_text(steps)
         self.ends(job)
 

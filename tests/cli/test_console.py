@@ -55,6 +55,16 @@ def test_each_run_has_a_line_and_each_scenario_its_result(pipeline: Pipeline) ->
     assert said.err == ""
 
 
+def test_a_run_whose_steps_are_damaged_has_a_line_that_says_so(pipeline: Pipeline) -> None:
+    pipeline.begins(launch_run=2)
+    first, second = pipeline.matrix.planned()[:2]
+    pipeline.runs(first, steps="")
+    pipeline.runs(second)
+    lines = pipeline.said().out.splitlines()
+    assert lines[-2].endswith(f": results/runs/{first}/steps.csv: empty, expected a header")
+    assert lines[-1].endswith(": 25.0 ms per step")
+
+
 def test_a_job_that_fails_has_a_line_with_its_last_words_and_its_log(pipeline: Pipeline) -> None:
     pipeline.begins(launch_run=2)
     first, second = pipeline.matrix.planned()[:2]

@@ -264,13 +264,16 @@ def changed_rows(line: int, column: int, value: Any) -> list[list[Any]]:
     [
         (changed_rows(1, 6, "pixel"), ": found other columns than label and pixel0 to pixel783"),
         ([[*row, 1] for row in kaggle_rows()], ": found other columns"),
-        ([kaggle_rows()[0], *([*row, 1] for row in kaggle_rows()[1:])], ": found other columns"),
-        ([*kaggle_rows()[:5], [*kaggle_rows()[5], 1]], ": cannot be read as CSV of whole numbers: "),
-        *((changed_rows(7, 3, value), ": cannot be read as CSV of whole numbers: ") for value in ("1.5", "x", "")),
+        (
+            [kaggle_rows()[0], *([*row, 1] for row in kaggle_rows()[1:])],
+            ": does not parse as CSV of whole numbers: found more columns than the 785 of the first line",
+        ),
+        ([*kaggle_rows()[:5], [*kaggle_rows()[5], 1]], ": does not parse as CSV of whole numbers: "),
+        *((changed_rows(7, 3, value), ": does not parse as CSV of whole numbers: ") for value in ("1.5", "x", "")),
         (changed_rows(7, 3, 256), ": found other values than labels from 0 to 9 and pixels from 0 to 255"),
         (changed_rows(13, 0, 10), ": found other values than labels from 0 to 9"),
         (kaggle_rows()[:1], ": found 0 samples"),
-        ([], ": cannot be read as CSV of whole numbers: "),
+        ([], ": empty, expected a header"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

@@ -13,6 +13,7 @@ from multicard.core.files import is_full
 from multicard.core.layout import PROGRESS, Outcome
 from multicard.core.reasons import LONGEST_MESSAGE, Reason, UnreportedRank
 from multicard.core.system import ranks_may_share_gpus
+from multicard.core.tables import read_csv
 from multicard.core.text import printable
 from multicard.launch.supervise import Ended
 from multicard.profilers.interface import Profiler
@@ -256,10 +257,10 @@ def measured_steps(steps: Path, ranks: int | None = None) -> MeasuredSteps | Non
     """Return the measured steps in a steps.csv, timed as `iteration_time_s` is; None if there is none.
 
     The slowest rank in each epoch decides. `ranks`: those of the job; None of a completed one, where each has steps.
-    """
-    import pandas as pd
 
-    rows = pd.read_csv(steps, usecols=["rank", "epoch", "step", "window", "start_s", "duration_s"])
+    Raises `UserError` if the file is missing or damaged.
+    """
+    rows = read_csv(steps, needed=["rank", "epoch", "step", "window", "start_s", "duration_s"])
     rows = rows.assign(end_s=rows["start_s"] + rows["duration_s"])[rows["window"] == "measured"]
     rank_count = ranks or rows["rank"].nunique()
     rows = rows[rows.groupby("step")["rank"].transform("nunique") == rank_count]

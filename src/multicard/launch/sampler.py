@@ -10,6 +10,8 @@ from typing import Any
 
 import pandas as pd
 
+from multicard.core.tables import parse_csv
+
 # The first sample, and the last one, may take so long: a driver may hang.
 LIMIT_S = 5.0
 
@@ -56,4 +58,4 @@ def read_samples(file: Path, columns: Sequence[str]) -> pd.DataFrame:
     complete = text[: text.rfind("\n") + 1]
     if not complete:
         return pd.DataFrame(columns=list(columns))
-    return pd.read_csv(io.StringIO(complete), dtype={"gpu": str, "problem": str})
+    return parse_csv(io.StringIO(complete), dtype={"gpu": str, "problem": str})

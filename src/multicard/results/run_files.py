@@ -16,6 +16,7 @@ from multicard.core.errors import UserError
 from multicard.core.files import read_object
 from multicard.core.layout import ACTIVITY, ACTIVITY_INDEX
 from multicard.core.prepared import is_unchanged
+from multicard.core.tables import read_csv
 from multicard.core.validation import first_fault
 from multicard.experiment.read_run import read_run
 from multicard.runs.record import ListedFile, RunRecord
@@ -38,18 +39,6 @@ class _Index(BaseModel):
     model_config = ConfigDict(extra="ignore")
 
     files: tuple[ListedFile, ...] = ()
-
-
-def read_csv(path: Path, **options: Any) -> pd.DataFrame:
-    """Read a CSV file, with options of pandas; `UserError` if it is not there or does not parse."""
-    try:
-        return pd.read_csv(path, **options)
-    except FileNotFoundError:
-        raise UserError(f"{path}: missing") from None
-    except pd.errors.EmptyDataError:
-        raise UserError(f"{path}: empty, expected a header") from None
-    except (OSError, ValueError) as error:  # pandas' own errors are of the latter kind
-        raise UserError(f"{path}: does not parse as CSV: {str(error).strip()}") from None
 
 
 class RunFiles:

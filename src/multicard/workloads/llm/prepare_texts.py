@@ -9,12 +9,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import pandas as pd
 from pydantic import ValidationError
 
 from multicard.core.errors import UserError, in_one_line
 from multicard.core.files import atomic_write, described, write_json
 from multicard.core.prepared import PROVENANCE
+from multicard.core.tables import parse_csv
 from multicard.core.validation import first_fault
 from multicard.experiment.datasets import PUBLISHED, PublishedText, ShippedText, TextDataset
 from multicard.workloads.llm.samples import FORMS
@@ -120,10 +120,7 @@ def _rows(path: Path) -> Iterator[Any]:
                 raise ValueError("found JSON that is no list, expected a list of samples")
             yield from rows
         case ".csv":
-            table = pd.read_csv(path, dtype=str, keep_default_na=False, encoding=ENCODING)
-            # Where lines have one value more than the first line, pandas uses their first value as an index.
-            if not isinstance(table.index, pd.RangeIndex):
-                raise ValueError(f"found more columns than the {table.shape[1]} of the first line")
+            table = parse_csv(path, dtype=str, keep_default_na=False, encoding=ENCODING)
             yield from table.to_dict("records")
         case ".parquet":
             yield from _parquet(path)

@@ -85,8 +85,8 @@ def _tokens_per_s(record: RunRecord, elapsed_s: float, measured: pd.DataFrame) -
     tokens = measured["tokens"].sum(skipna=False)
     share = _drawn_share(record.ranks)
     if share is None and distinct_share(record) is None:
-        # The samples are taken as distinct, too, which a notice says. Where the user states their number instead,
-        # which share of the tokens is distinct stays unknown.
+        # The samples are taken as distinct, too, which a notice says. A number of samples that the user states leaves
+        # the distinct share of the tokens unknown.
         share = 1.0
     if share is None or pd.isna(tokens):
         return None

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from multicard.core.errors import UserError, in_one_line
 from multicard.core.files import described
+from multicard.core.tables import read_csv
 from multicard.core.text import counted
 from multicard.experiment.datasets import Mnist
 
@@ -138,12 +138,8 @@ def read_kaggle(path: Path) -> GrayscaleSplits:
     Raises `UserError` if it is missing or damaged.
     """
     path = path / "train.csv" if path.is_dir() else path
-    try:
-        table = pd.read_csv(path, dtype=np.int64)
-    except (OSError, ValueError, OverflowError) as error:
-        raise UserError(f"{path}: cannot be read as CSV of whole numbers: {in_one_line(error)}") from error
-    # Where lines have a value more than the first one, pandas takes their first value for an index.
-    if list(table.columns) != COLUMNS or not isinstance(table.index, pd.RangeIndex):
+    table = read_csv(path, form="CSV of whole numbers", dtype=np.int64)
+    if list(table.columns) != COLUMNS:
         raise UserError(f"{path}: found other columns than label and pixel0 to pixel{EDGE * EDGE - 1}")
     if len(table) < TEST_EVERY:
         raise UserError(f"{path}: found {counted(len(table), 'sample')}, expected {TEST_EVERY} or more")
