@@ -78,8 +78,10 @@ def unit_for(values: Iterable[Any], units: Units) -> tuple[float, str]:
 
 def _unit_of(largest: float, units: Units) -> tuple[float, str]:
     if not largest:
-        return 1 / units[0][0], units[0][1]
-    size, symbol = next(((size, symbol) for size, symbol in units if largest >= size), units[-1])
+        size, symbol = units[0]
+    else:
+        reached = [unit for unit in units if largest >= unit[0]]
+        size, symbol = reached[0] if reached else units[-1]
     return 1 / size, symbol
 
 
