@@ -7,8 +7,8 @@ from functools import partial
 from multicard.core.secrets import NAME_IN_BRACES, REMOVED, arguments_without_secrets, removed, without_secrets
 
 # A path may hold blanks in quotes, behind a backslash, and where the word after a blank has a slash of its own. A slash
-# after a word belongs to a ratio or a path below this folder, unless what it begins is somebody's home. `://` belongs
-# to a URL.
+# after a word belongs to a ratio or a path below this folder, unless what it begins is somebody's home. URLs have
+# `://`.
 _OF_PATH = r"""(?:\\.|[^\s"',;:()<>|\[\]{}\\])"""
 PATH = re.compile(
     r"""(["'])(?:~[\w.-]*)?/[^"'\n]*\1"""

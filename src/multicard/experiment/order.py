@@ -45,14 +45,14 @@ def _groups(scenarios: Mapping[str, list[Run]]) -> list[tuple[str, ...]]:
     groups: list[_Group] = []
     for name, runs in scenarios.items():
         joined = _Group({name}, {run.id for run in runs})
-        others = []
+        apart = []
         for group in groups:
             if group.runs & joined.runs:
                 # A scenario may share runs with several groups, which become one.
                 joined = _Group(joined.scenarios | group.scenarios, joined.runs | group.runs)
             else:
-                others.append(group)
-        groups = [*others, joined]
+                apart.append(group)
+        groups = [*apart, joined]
     names = list(scenarios)
     members = [tuple(name for name in names if name in group.scenarios) for group in groups]
     return sorted(members, key=lambda group: names.index(group[0]))
