@@ -11,7 +11,7 @@ from multicard.cli._command import Command, Parser
 from multicard.core.entries import by_name
 from multicard.core.errors import reported
 
-# In the order of the help. The modules import what they need inside functions, so that listing them takes no time.
+# The help lists them in this order. The modules import what they need inside functions, so that this takes no time.
 COMMANDS: Mapping[str, Command] = by_name(
     scale.COMMAND,
     run.COMMAND,
@@ -30,11 +30,8 @@ COMMANDS: Mapping[str, Command] = by_name(
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line; exit with 1 and a line per fault where the input is refused."""
     os.environ["MPLBACKEND"] = "Agg"  # figures go to files
-    given = sys.argv[1:] if arguments is None else arguments
-    own, rest = given, []
-    if "--" in given and any(command.rest and given[0] == command.name for command in COMMANDS.values()):
-        at = given.index("--")
-        own, rest = given[:at], given[at + 1 :]
+    all_arguments = sys.argv[1:] if arguments is None else arguments
+    own_arguments, trailing_arguments = _divided(all_arguments)
     parser = Parser(
         prog="multicard", formatter_class=argparse.RawDescriptionHelpFormatter,
         usage="multicard [-h] [--version] COMMAND ...",
@@ -48,19 +45,28 @@ def main(arguments: list[str] | None = None) -> None:
         # Without `help` the list of all commands does not repeat them.
         subparser = subparsers.add_parser(command.name, description=f"{command.help}; {example}")
         command.add_arguments(subparser)
-        if command.rest:
-            subparser.usage = f"{subparser.format_usage().removeprefix('usage: ').rstrip()} {command.rest}"
-        subparser.set_defaults(run=command.run, rest=rest, after=command.rest)
-    chosen, unknown = parser.parse_known_args(own)
+        if command.trailing:
+            subparser.usage = f"{subparser.format_usage().removeprefix('usage: ').rstrip()} {command.trailing}"
+        subparser.set_defaults(run=command.run, trailing=trailing_arguments, trailing_usage=command.trailing)
+    chosen, unknown = parser.parse_known_args(own_arguments)
     if unknown:
-        last = f"; {chosen.after} comes last" if chosen.after else ""
+        last = f"; {chosen.trailing_usage} comes last" if chosen.trailing_usage else ""
         parser.error(f"unrecognized arguments: {' '.join(unknown)}{last}")
     with reported():
         chosen.run(chosen)
 
 
+def _divided(arguments: list[str]) -> tuple[list[str], list[str]]:
+    """Return the arguments before and after `--`, if the command takes trailing arguments; see `Command.trailing`."""
+    takes_trailing = any(command.trailing and command.name in arguments[:1] for command in COMMANDS.values())
+    if not takes_trailing or "--" not in arguments:
+        return arguments, []
+    separator = arguments.index("--")
+    return arguments[:separator], arguments[separator + 1 :]
+
+
 def _groups() -> str:
-    """The commands by group, each with an example."""
+    """Return the commands by group, each with an example."""
     lines = []
     for group in dict.fromkeys(command.group for command in COMMANDS.values()):
         lines.append(f"{group}:")

@@ -20,8 +20,8 @@ MEASURE, UNDERSTAND, PREPARE = "Measure", "Understand", "Prepare and share"  # g
 
 
 # Exit codes that mean the same of every command; 0 where all is well.
-FAILURE_CODE = 1  # of wrong usage, an error, a failed run or a regression
-CANNOT_TELL_CODE = 2  # of a question that what was measured does not answer
+FAILURE_CODE = 1  # wrong usage, an error, a failed run or a regression
+CANNOT_TELL_CODE = 2  # what was measured does not answer the question
 
 
 class Parser(argparse.ArgumentParser):
@@ -45,9 +45,9 @@ def _with_hint(message: str) -> str:
     refused = re.fullmatch(r"(.*): invalid choice: '(.*)' \(choose from (.*)\)", message)
     if refused is None:
         return message
-    place, found, listed = refused.groups()
+    argument, value, listed = refused.groups()
     choices = [choice.strip(" '") for choice in listed.split(",")]
-    return f"{place}: found {found!r}{did_you_mean(found, choices)}, expected one of {', '.join(choices)}"
+    return f"{argument}: found {value!r}{did_you_mean(value, choices)}, expected one of {', '.join(choices)}"
 
 
 @dataclass(frozen=True)
@@ -61,9 +61,9 @@ class Command:
     example: str  # a command line that uses it
     add_arguments: Callable[[argparse.ArgumentParser], None]
     run: Callable[[argparse.Namespace], None]  # raises `UserError` for bad input; exits with a code of those above
-    # What stands after `--`, as its usage shows it, which it gets as the list `rest`. None where that means what it
+    # How its usage shows the arguments after `--`, which it gets as the list `trailing`. None where `--` means what it
     # means to argparse.
-    rest: str | None = None
+    trailing: str | None = None
 
     @property
     def name(self) -> str:
@@ -72,7 +72,7 @@ class Command:
 
     @property
     def help(self) -> str:
-        """What it does, such as "run a configuration"."""
+        """A sentence without its capital letter and full stop, such as "run a configuration"."""
         text = (sys.modules[self.run.__module__].__doc__ or "").strip(" .\n")
         return text[:1].lower() + text[1:]
 
@@ -95,10 +95,10 @@ def add_profile(parser: argparse.ArgumentParser, what_for: str = "whose cluster 
 
 
 def profile(named: str) -> Path:
-    """The folder of a profile: as it is named, else the user's or the shipped one of that name, as Snakemake looks."""
-    yours = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config", "snakemake", named)
-    places = (Path(named), yours, pipeline_folder() / "profiles" / named)
-    return next((place for place in places if place.exists()), Path(named))
+    """Return the folder of a profile, as Snakemake looks for it: a path, else the user's or the shipped one by name."""
+    users = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config", "snakemake", named)
+    candidates = (Path(named), users, pipeline_folder() / "profiles" / named)
+    return next((folder for folder in candidates if folder.exists()), Path(named))
 
 
 def add_results(parser: argparse.ArgumentParser) -> None:
@@ -118,7 +118,7 @@ def add_device(parser: argparse._ActionsContainer) -> None:
 
 
 def device_of(stated: str) -> str:
-    """The kind of device that `--device` states, or that this machine has."""
+    """Return the kind of device that `--device` states, or that this machine has."""
     from multicard.experiment.machine import Machine
 
     return ("cuda" if Machine.here().gpus else "cpu") if stated == "auto" else stated

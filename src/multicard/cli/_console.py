@@ -19,7 +19,7 @@ Rows = Sequence[dict[str, Any]]
 
 
 def console(stderr: bool = False) -> "Console":
-    """Give the console for standard output, or for errors."""
+    """Return the console for standard output, or for errors."""
     from rich.console import Console
 
     return Console(width=None if stderr or sys.stdout.isatty() else WIDE, stderr=stderr)

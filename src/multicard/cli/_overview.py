@@ -92,7 +92,7 @@ def _lines_below(results: "Results") -> list[str]:
 
 
 def _changed_scripts(experiment: "Experiment") -> Iterator[str]:
-    """A line for each script that has changed since it was measured: completed runs are not made again for that."""
+    """Yield a line for each script that has changed since it was measured: its completed runs are not made again."""
     from multicard.core.files import sha256
     from multicard.core.system import read_or_none
     from multicard.experiment.read_run import read_run_if_any

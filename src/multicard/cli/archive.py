@@ -27,7 +27,7 @@ def run(arguments: argparse.Namespace) -> None:
 
     out = arguments.out or Path(f"{arguments.config.stem}{ARCHIVE}")
     packed = pack(read_experiment(arguments.config, arguments.profile, outside=False), out)
-    say(*(f"skipped: {each}: missing" for each in packed.incomplete))
+    say(*(f"skipped: {file}: missing" for file in packed.incomplete))
     if packed.names:
         where = "appears in its configuration or commands; check them before you share it"
         say(f"{listed(list(map(repr, packed.names)))} {where}")

@@ -123,9 +123,9 @@ def print_claims(results: "ExperimentResults") -> None:
     """Print the verdict on each claim, with the numbers."""
     judged = results.claims()
     labels = {"claim_text": "", "refuted_if": "Refuted if: ", "finding": "", "conditions": ""}
-    for each in judged.to_dict("records"):
-        details = [f"  {label}{each[column]}" for column, label in labels.items() if each[column]]
-        say(f"{each['claim']}: {each['verdict']}", *details)
+    for row in judged.to_dict("records"):
+        details = [f"  {label}{row[column]}" for column, label in labels.items() if row[column]]
+        say(f"{row['claim']}: {row['verdict']}", *details)
     counts = judged["verdict"].value_counts(sort=False)
     say(", ".join(f"{count} {verdict}" for verdict, count in counts.items()))
 

@@ -3,6 +3,7 @@
 import argparse
 import sys
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,8 @@ SOME_FAILED = 3  # exit code
 WOULD_RUN, DONE, FAILED, ELSEWHERE, CANNOT = "would run", "done", "failed before", "measured elsewhere", "cannot run"
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from multicard.archive.matrix import Matrix
     from multicard.experiment.machine import Machine
     from multicard.experiment.runs import Run
@@ -46,8 +49,8 @@ def run(arguments: argparse.Namespace) -> None:
     from multicard.experiment.load import read_experiment
 
     experiment = read_experiment(arguments.config, arguments.profile)
-    if arguments.rest and not arguments.dry_run:
-        sys.exit(0 if run_pipeline(arguments.config, arguments.profile, arguments.rest) else 1)
+    if arguments.trailing and not arguments.dry_run:
+        sys.exit(0 if run_pipeline(arguments.config, arguments.profile, arguments.trailing) else 1)
     matrix = Matrix.plan(experiment)
     if arguments.dry_run:
         print_runs(matrix, arguments.retry_failed)
@@ -74,8 +77,8 @@ def prepare_undecided(matrix: "Matrix", config: Path, profile: Path | None) -> "
     if not run_pipeline(config, profile, targets=undecided):
         sys.exit(1)
     planned = Matrix.plan(matrix.experiment)
-    found = Counter(why for run, why in planned.not_runnable().items() if matrix.reasons[run] is None)
-    say(*(f"{counted(count, 'run')} cannot run: {why}" for why, count in found.items()))
+    new_reasons = Counter(why for run, why in planned.not_runnable().items() if matrix.reasons[run] is None)
+    say(*(f"{counted(count, 'run')} cannot run: {why}" for why, count in new_reasons.items()))
     return planned
 
 
@@ -115,7 +118,7 @@ def check_start(matrix: "Matrix", planning: bool = False, by_option: bool = Fals
 
 
 def _refusal(p: "JobParameters") -> str | None:
-    """Why a run cannot start on this machine, by its workload or by the profiler that is stated; None where it can."""
+    """Return why a run cannot start here, by its workload or by the profiler that is stated; None where it can."""
     from multicard.core.reasons import describe_reason
     from multicard.experiment.workload import WORKLOADS
     from multicard.launch.profiler_choice import choose_profiler
@@ -147,10 +150,10 @@ def run_and_print(matrix: "Matrix", config: Path, profile: Path | None = None, r
             record = read_run_if_any(folder / run)
             if record is not None and not record.completed:
                 (folder / run / RUN).unlink()
-    made = run_pipeline(config, profile)
+    has_made_all = run_pipeline(config, profile)
     records = [read_run_if_any(folder / run) for run in matrix.runnable()]
     ended = {record.outcome if record else None for record in records}
-    if not made or "completed" not in ended:
+    if not has_made_all or "completed" not in ended:
         sys.exit(1)
     if ended != {"completed"}:
         sys.exit(SOME_FAILED)
@@ -158,52 +161,74 @@ def run_and_print(matrix: "Matrix", config: Path, profile: Path | None = None, r
 
 def print_runs(matrix: "Matrix", retry_failed: bool = False) -> None:
     """Print the run table: what would run, in which order, what is done, what cannot run and why, and what it costs."""
-    from rich.table import Table
-
-    from multicard.experiment.estimate import estimate_cost
-    from multicard.profilers import PROFILERS
-
-    unique, machine = matrix.runs, matrix.machine
-    states = {run: _state(matrix, run, retry_failed) for run in unique}
-    possible = {n: run for n, run in unique.items() if run.unsupported_reason(machine.hypothetical()) is None}
-    memory = {name: _memory_needed(run, machine) for name, run in possible.items()}
-    table = Table("Scenario", "Order", "Run", "Here", *(["Memory per GPU"] if any(memory.values()) else []))
-    numbers = {run: number for number, run in enumerate(matrix.planned(), start=1)}
-    places = {run: number for number, run in enumerate(matrix.order)}
-    for scenario, expanded in matrix.scenarios.items():
-        for number, run in enumerate(sorted(expanded, key=lambda run: places[run.id])):
-            here = matrix.reasons[run.id] or states[run.id]
-            needed = [memory.get(run.id, "")] if any(memory.values()) else []
-            name, place = scenario if number == 0 else "", str(numbers.get(run.id, ""))
-            table.add_row(name, place, run.id, plain(here), *needed)
-        table.add_section()
-    programs = [n if n in machine.profilers else f"no {n}" for n, profiler in PROFILERS.items() if profiler.program]
-    has = [counted(machine.cpus, "CPU"), counted(machine.gpus, "GPU"), *programs]
-    nodes = f"{machine.nodes} nodes, each with " if machine.nodes > 1 else ""
-    counts = Counter(states.values())
-    found = [f"{counts[state]} {state}" for state in (WOULD_RUN, DONE, FAILED, ELSEWHERE) if counts[state]]
-    if not counts[WOULD_RUN]:
-        found.insert(0, "none would run")
-    lines = [f"{counted(len(unique), 'run')}: {', '.join(found)} ({nodes}{', '.join(has)})"]
-    if counts[FAILED]:
+    machine = matrix.machine
+    states = {run: _state(matrix, run, retry_failed) for run in matrix.runs}
+    # Runs that some machine can run.
+    possible = {
+        name: run for name, run in matrix.runs.items() if run.unsupported_reason(machine.hypothetical()) is None
+    }
+    lines = [_summary(matrix, states)]
+    if FAILED in states.values():
         lines.append("--retry-failed runs again what failed before")
     reasons = Counter(matrix.not_runnable().values())
     lines += [f"{count} cannot: {reason}" for reason, count in reasons.most_common()]
     if unlikely := sum(run.exceeds_memory(machine) for run in possible.values()):
         lines.append(f"{counted(unlikely, 'run')} unlikely to fit into the memory of a GPU (outcome out_of_memory)")
-    lines += [
-        f"download the weights of {name}: {model.download_command}"
-        for name, model in matrix.experiment.models.items()
-        if model.missing_files()
-    ]
+    for name, model in matrix.experiment.models.items():
+        if model.missing_files():
+            lines.append(f"download the weights of {name}: {model.download_command}")
     # What cannot run here may run on another machine.
-    ahead = [run for name, run in possible.items() if states[name] in (WOULD_RUN, CANNOT)]
-    cost = estimate_cost(ahead, matrix.experiment.time_limit_min, machine.gpus)
-    if cost.wall_h:
-        unknown = f"; not counted: {counted(cost.unknown, 'run')} of unknown length" if cost.unknown else ""
-        hours = f"{cost.wall_h:.3g} h, one run after another, {cost.node_gpu_h:.3g} GPU hours of whole nodes"
-        lines.append(f"about {hours}{unknown}")
-    say(table, *lines)
+    lines += _costs(matrix, [run for name, run in possible.items() if states[name] in (WOULD_RUN, CANNOT)])
+    say(_table(matrix, states, possible), *lines)
+
+
+def _table(matrix: "Matrix", states: Mapping[str, str], possible: Mapping[str, "Run"]) -> "Table":
+    """Return a table of each scenario's runs, in their order, with the memory that the possible ones need."""
+    from rich.table import Table
+
+    memory = {name: _memory_needed(run, matrix.machine) for name, run in possible.items()}
+    has_memory = any(memory.values())
+    table = Table("Scenario", "Order", "Run", "Here", *(["Memory per GPU"] if has_memory else []))
+    # Runs that cannot run here have a place among the others, and no number.
+    positions = {run: position for position, run in enumerate(matrix.order)}
+    numbers = {run: number for number, run in enumerate(matrix.planned(), start=1)}
+    for scenario, runs in matrix.scenarios.items():
+        name = scenario
+        for run in sorted(runs, key=lambda run: positions[run.id]):
+            state = matrix.reasons[run.id] or states[run.id]
+            needed = [memory.get(run.id, "")] if has_memory else []
+            table.add_row(name, str(numbers.get(run.id, "")), run.id, plain(state), *needed)
+            name = ""
+        table.add_section()
+    return table
+
+
+def _summary(matrix: "Matrix", states: Mapping[str, str]) -> str:
+    """Return how many runs are in which state, and what the machine has that they are planned for."""
+    from multicard.profilers import PROFILERS
+
+    machine = matrix.machine
+    counts = Counter(states.values())
+    parts = [f"{counts[state]} {state}" for state in (WOULD_RUN, DONE, FAILED, ELSEWHERE) if counts[state]]
+    if not counts[WOULD_RUN]:
+        parts.insert(0, "none would run")
+    with_programs = [name for name, profiler in PROFILERS.items() if profiler.program]
+    programs = [name if name in machine.profilers else f"no {name}" for name in with_programs]
+    equipment = ", ".join([counted(machine.cpus, "CPU"), counted(machine.gpus, "GPU"), *programs])
+    nodes = f"{machine.nodes} nodes, each with " if machine.nodes > 1 else ""
+    return f"{counted(len(states), 'run')}: {', '.join(parts)} ({nodes}{equipment})"
+
+
+def _costs(matrix: "Matrix", runs: Sequence["Run"]) -> list[str]:
+    """Return what runs on GPUs cost, in a line; none where no run has a known length."""
+    from multicard.experiment.estimate import estimate_cost
+
+    cost = estimate_cost(runs, matrix.experiment.time_limit_min, matrix.machine.gpus)
+    if not cost.wall_h:
+        return []
+    hours = f"{cost.wall_h:.3g} h, one run after another, {cost.node_gpu_h:.3g} GPU hours of whole nodes"
+    unknown = f"; not counted: {counted(cost.unknown, 'run')} of unknown length" if cost.unknown else ""
+    return [f"about {hours}{unknown}"]
 
 
 def _state(matrix: "Matrix", run: str, retry_failed: bool) -> str:
@@ -223,14 +248,18 @@ def _state(matrix: "Matrix", run: str, retry_failed: bool) -> str:
 
 
 def _memory_needed(run: "Run", machine: "Machine") -> str:
-    """Estimated memory of a run on GPUs, beside what a GPU has; nothing where there is no estimate."""
+    """Return the estimated memory of a run on GPUs, beside what a GPU has; empty where there is no estimate."""
     from multicard.core.units import BYTES, with_unit
 
-    needed, there = run.device_memory_bytes() if run.parameters.device == "cuda" else None, machine.gpu_memory_bytes
+    needed = run.device_memory_bytes() if run.parameters.device == "cuda" else None
     if needed is None:
         return ""
-    text = f"about {with_unit(needed, BYTES)}" + (f" of {with_unit(there, BYTES)}" if there else "")
-    return text + (": unlikely to fit" if run.exceeds_memory(machine) else "")
+    text = f"about {with_unit(needed, BYTES)}"
+    if machine.gpu_memory_bytes:
+        text += f" of {with_unit(machine.gpu_memory_bytes, BYTES)}"
+    if run.exceeds_memory(machine):
+        text += ": unlikely to fit"
+    return text
 
 
 COMMAND = Command(MEASURE, "multicard run config/mine.yaml", add_arguments, run, "[-- SNAKEMAKE-OPTION ...]")

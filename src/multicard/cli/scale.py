@@ -99,7 +99,7 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.dry_run:
         print_runs(matrix, arguments.retry_failed)
         return
-    _write(path, as_yaml(config, arguments.rest), arguments.overwrite)
+    _write(path, as_yaml(config, arguments.trailing), arguments.overwrite)
     print(f"configuration: {path}", flush=True)
     print(f"interpreter: {config['scenarios']['scale']['fixed'].get('python', sys.executable)}", flush=True)
     if arguments.write_only:
@@ -154,7 +154,7 @@ def configuration(arguments: argparse.Namespace) -> dict[str, Any]:
     from multicard.workloads.script.parameters import program
     from multicard.workloads.script.workload import default_figures
 
-    stated_python, command = parse_command(arguments.rest, arguments.launcher)
+    stated_python, command = parse_command(arguments.trailing, arguments.launcher)
     varied = _varied(arguments.vary)
     command = _with_names_of_file(command, varied)
     devices = numbers_of_devices(arguments.devices)
@@ -298,7 +298,7 @@ def _ablations(stated: str | None, devices: list[int]) -> dict[str, list[str]]:
         raise UserError("--ablate: found communication, expected several --devices, between which there is some")
     if "host" in parts:
         parts = ["loader", *(part for part in parts if part != "loader")]
-        # That the loader is left out goes without saying.
+        # Leaving the host's work out includes leaving the loader out.
         single.remove("loader")
     together = "+".join(part for part in single if part in parts)
     return {"ablate": ["none", *dict.fromkeys((*parts, together))]}

@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _measured(results: Path, scenarios: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Rows of the tables that are no older than the record of their run, by run."""
+    """Return the rows of the tables that are no older than the record of their run, by run."""
     from multicard.core.layout import RUN
     from multicard.results.tables import MEASURES, read_measures
 
