@@ -117,7 +117,7 @@ def test_a_command_that_nothing_runs_is_found() -> None:
 @pytest.fixture(scope="module")
 def untouched(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the project with this environment, and with the files that the documents take for granted."""
-    made = {".git", ".venv", ".snakemake", "results", "data", "site", ".pytest_cache", ".ruff_cache"}
+    made = {".git", ".venv", ".snakemake", "results", "data", "site", ".pytest_cache", ".ruff_cache", ".mypy_cache"}
     folder = tmp_path_factory.mktemp("untouched") / "project"
     shutil.copytree(ROOT, folder, ignore=lambda at, _: made if Path(at) == ROOT else {"__pycache__"})
     (folder / ".venv").symlink_to(sys.prefix)

@@ -59,7 +59,17 @@ def project(
     Without `digits` it prepares them itself. `sitecustomize`: what every Python of the pipeline and its jobs executes
     when it starts. `submits`: whether that sbatch goes on to submit, or only notes and fails.
     """
-    made = {".git", ".venv", ".snakemake", "results", "data", "__pycache__", ".pytest_cache", ".ruff_cache"}
+    made = {
+        ".git",
+        ".venv",
+        ".snakemake",
+        "results",
+        "data",
+        "__pycache__",
+        ".pytest_cache",
+        ".ruff_cache",
+        ".mypy_cache",
+    }
     shutil.copytree(ROOT, folder, symlinks=True, ignore=lambda _, names: made & set(names))
     if digits:
         add_digits(folder, digits)

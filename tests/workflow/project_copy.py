@@ -28,7 +28,17 @@ main()
 
 def project(folder: Path, experiment: dict[str, Any]) -> Path:
     """Copy the project, without what was made in it, and give the copy this experiment and this environment."""
-    made = {".git", ".venv", ".snakemake", "results", "data", "__pycache__", ".pytest_cache", ".ruff_cache"}
+    made = {
+        ".git",
+        ".venv",
+        ".snakemake",
+        "results",
+        "data",
+        "__pycache__",
+        ".pytest_cache",
+        ".ruff_cache",
+        ".mypy_cache",
+    }
     shutil.copytree(ROOT, folder, ignore=lambda _, names: made & set(names))
     (folder / ".venv").symlink_to(sys.prefix)
     (folder / "bin").mkdir()
