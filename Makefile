@@ -47,6 +47,7 @@ gpu-check: $(READY)
 lint: $(READY)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
+	$(BIN)/mypy
 	$(BIN)/snakefmt --check Snakefile workflow
 
 # Into site/. The variable silences a notice that the theme prints about its successor.
