@@ -182,6 +182,15 @@ def test_sessions_of_unlike_sides_tell_nothing_where_none_is_repeated() -> None:
     assert memory.verdict == "regression"
 
 
+def test_a_session_counts_as_much_with_one_repeat_as_with_two_equal_ones() -> None:
+    others = [Pair(str(n), "iteration_time", [1.0, 1.01 + 0.001 * n], [1.0, 1.02], ([1, 2], [1, 2])) for n in range(3)]
+    single = Pair("a", "iteration_time", [1.0, 1.02], [1.2], ([1, 2], [1]))
+    double = Pair("a", "iteration_time", [1.0, 1.02], [1.2, 1.2], ([1, 2], [1, 1]))
+    by_one, by_two = (judge([pair, *others], TOLERANCE)[0].change for pair in (single, double))
+    assert by_one.freedom == by_two.freedom
+    assert (by_one.value, by_one.low, by_one.p_value) == (by_two.value, by_two.low, by_two.p_value)
+
+
 def test_a_session_ends_with_a_pause_or_at_another_node() -> None:
     def run(host: str, start: str, end: str) -> RunRecord:
         return on({"name": host}, start=start, end=end)
