@@ -1,5 +1,6 @@
 """What `multicard compare` prints of two traces."""
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,8 +12,10 @@ from multicard.core.units import number, percent, show
 if TYPE_CHECKING:
     import pandas as pd
 
+    from multicard.analysis.runs.step_periods import StepTime
+
 LONGEST = 20  # long steps in a line
-LONGEST_TABLE = 30  # differences
+LONGEST_TABLE = 30  # differences in the table
 STEPS_CAPTION = (
     "Times and numbers of calls are per step. The step time is elapsed time over steps, from the start of the first to "
     "that of the last; its interval covers what varies within the two captures, not from one run to another."
@@ -27,63 +30,80 @@ ROWS_CAPTION = (
 
 
 def compare_traces(a: Path, b: Path) -> int:
-    """Print what differs between two traces: the step time first, then the largest difference; give the exit code."""
+    """Print what differs between two traces: the step time first, then the largest difference; return the exit code."""
     from multicard import read_trace
     from multicard.analysis.comparison.trace_comparison import COMPARED, PER_STEP
 
     before, after = (read_trace(path, tables=COMPARED, scope="steps", find_steps=True) for path in (a, b))
-    found = before.compare(after)
-    notices = [f"{side}: {notice}" for side, of in (("a", before), ("b", after)) for notice in of.notices]
-    if found.empty:
+    differences = before.compare(after)
+    notices = [
+        *(f"a: {notice}" for notice in before.notices),
+        *(f"b: {notice}" for notice in after.notices),
+    ]
+    if differences.empty:
         say("cannot tell: the two traces have no table in common", *notices)
         return CANNOT_TELL_CODE
-    is_per_step = found.attrs["basis"] == PER_STEP
-    said = [*_gpus(found), *(_step_times(found) if is_per_step else _spans(found)), *_collectives(found)]
-    say(*said, *notices, "")
-    of = STEPS_CAPTION if is_per_step else CAPTURE_CAPTION
-    rows = found.astype(object).where(found.notna(), None).to_dict("records")
-    say(rows_table(rows, f"a: {a}, b: {b}", f"{of} {ROWS_CAPTION}", LONGEST_TABLE))
+    is_per_step = differences.attrs["basis"] == PER_STEP
+    times = _step_time_lines(differences) if is_per_step else _span_lines(differences)
+    say(*_gpu_lines(differences), *times, *_collective_lines(differences), *notices, "")
+    # The table has None, not NaN, in its empty cells.
+    rows = differences.astype(object).where(differences.notna(), None).to_dict("records")
+    caption = STEPS_CAPTION if is_per_step else CAPTURE_CAPTION
+    say(rows_table(rows, f"a: {a}, b: {b}", f"{caption} {ROWS_CAPTION}", LONGEST_TABLE))
     return 0
 
 
-def _gpus(found: "pd.DataFrame") -> list[str]:
-    """A line if the GPUs are not of the same kinds: what differs may be theirs."""
-    listed = [f"{' and '.join(kinds)} in {side}" for side, kinds in found.attrs["gpus"].items()]
-    return [f"GPUs differ: {', '.join(listed)}"] if listed else []
+def _gpu_lines(differences: "pd.DataFrame") -> list[str]:
+    """Return a line if the GPUs are not of the same kinds: what differs may be theirs."""
+    kinds_by_side = differences.attrs["gpus"]
+    if not kinds_by_side:
+        return []
+    listed = [f"{' and '.join(kinds)} in {side}" for side, kinds in kinds_by_side.items()]
+    return [f"GPUs differ: {', '.join(listed)}"]
 
 
-def _step_times(found: "pd.DataFrame") -> list[str]:
-    """How many times as fast a step is, and how unequal the steps are."""
+def _step_time_lines(differences: "pd.DataFrame") -> list[str]:
+    """Return how many times as fast a step is, and how unequal the steps are."""
     import pandas as pd
 
     from multicard.analysis.comparison.trace_comparison import STEP_TIME
-    from multicard.analysis.runs.step_periods import FEWEST_PERIODS
 
-    times = found.attrs["step_times"]
-    [row] = found[found["name"].eq(STEP_TIME) & found["table"].eq("steps")].itertuples()
-    shown = [f"{show('a_s', time.mean_s)} in {side} ({counted(time.count, 'step')})" for side, time in times.items()]
-    judged = _change(row.ratio)
-    if pd.isna(row.low):
-        judged += f", too few steps for an interval: capture {FEWEST_PERIODS + 1} or more"
-    else:
-        judged += f" (95% CI {_change(row.low)} to {_change(row.high)})"
-        judged = f"inconclusive: {judged}" if row.low <= 1 <= row.high else judged
+    times: dict[str, StepTime] = differences.attrs["step_times"]
+    is_step_time = differences["name"].eq(STEP_TIME) & differences["table"].eq("steps")
+    [row] = differences[is_step_time].itertuples()
+    bounds = None if pd.isna(row.low) else (row.low, row.high)
+    of_sides = [f"{show('a_s', time.mean_s)} in {side} ({counted(time.count, 'step')})" for side, time in times.items()]
     faster = f"; {_times_as_fast(row.ratio)}, if a step does the same work" if row.ratio else ""
-    lines = [f"step time: {', '.join(shown)}: {judged}{faster}"]
+    lines = [f"step time: {', '.join(of_sides)}: {_ratio_words(row.ratio, bounds)}{faster}"]
     for side, time in times.items():
         if time.is_skewed:
-            low, high = (show("a_s", quartile) for quartile in time.quartiles_s)
-            median = show("a_s", time.median_s)
-            lines.append(f"steps of {side} are unequal: median {median}, quartiles {low} and {high}; the mean counts")
-        steps, periods = found.attrs["outlying"][side], found.attrs["periods"][side]
-        if steps:
-            named = first_of([f"step {step} ({show('a_s', periods[step - 1])})" for step in steps], LONGEST)
-            lines.append(f"far longer than the others in {side}: {named}")
+            lines.append(_unequal_steps_line(side, time))
+        long_steps, periods_s = differences.attrs["outlying"][side], differences.attrs["periods"][side]
+        if long_steps:
+            named = [f"step {step} ({show('a_s', periods_s[step - 1])})" for step in long_steps]
+            lines.append(f"far longer than the others in {side}: {first_of(named, LONGEST)}")
     return lines
 
 
+def _ratio_words(ratio: float, bounds: tuple[float, float] | None) -> str:
+    """Return by how much step times differ, with the bounds of their ratio.
+
+    >>> _ratio_words(1.25, None)
+    '+25.0%, too few steps for an interval: capture 13 or more'
+    >>> _ratio_words(1.02, (0.99, 1.05))
+    'inconclusive: +2.0% (95% CI -1.0% to +5.0%)'
+    """
+    from multicard.analysis.runs.step_periods import FEWEST
+
+    if bounds is None:
+        return f"{_change(ratio)}, too few steps for an interval: capture {FEWEST + 1} or more"
+    low, high = bounds
+    change = f"{_change(ratio)} (95% CI {_change(low)} to {_change(high)})"
+    return f"inconclusive: {change}" if low <= 1 <= high else change
+
+
 def _change(ratio: float) -> str:
-    """By how much a ratio is above or below 1.
+    """Return by how much a ratio is above or below 1.
 
     >>> _change(1.0 - 1e-12), _change(0.9)
     ('0.0%', '-10.0%')
@@ -92,25 +112,41 @@ def _change(ratio: float) -> str:
     return "0.0%" if change in ("+0.0%", "-0.0%") else change
 
 
-def _spans(found: "pd.DataFrame") -> list[str]:
-    """Why there is no step time, and the spans in its place."""
+def _unequal_steps_line(side: str, time: "StepTime") -> str:
+    low, high = (show("a_s", quartile_s) for quartile_s in time.quartiles_s)
+    median = show("a_s", time.median_s)
+    return f"steps of {side} are unequal: median {median}, quartiles {low} and {high}; the mean counts"
+
+
+def _span_lines(differences: "pd.DataFrame") -> list[str]:
+    """Return why there is no step time, and the spans in its place."""
     from multicard.analysis.comparison.trace_comparison import SPAN
 
-    without = [side for side in ("a", "b") if side not in found.attrs["step_times"]]
-    line = f"step time: cannot tell, since no steps were found in {' and '.join(without)}"
-    times = found[found["table"] == "timeline"].set_index("name")[["a_s", "b_s"]]
-    if SPAN not in times.index or times.loc[SPAN].isna().any() or not times.loc[SPAN].all():
+    without_steps = [side for side in ("a", "b") if side not in differences.attrs["step_times"]]
+    line = f"step time: cannot tell, since no steps were found in {' and '.join(without_steps)}"
+    timeline = differences[differences["table"] == "timeline"].set_index("name")
+    spans = _times_of_both(timeline, SPAN)
+    if spans is None or 0 in spans:
         return [line]
-    span_a, span_b = times.loc[SPAN]
-    spans = f"span of a GPU: {show('a_s', span_a)} in a, {show('b_s', span_b)} in b"
-    if "busy" in times.index and times.loc["busy"].notna().all():
-        busy_a, busy_b = times.loc["busy"]
-        spans += f" (busy {show('a_s', busy_a)} and {show('b_s', busy_b)})"
-    return [line, f"{spans}: {_times_as_fast(span_b / span_a)}, if both do the same work"]
+    span_a, span_b = spans
+    words = f"span of a GPU: {show('a_s', span_a)} in a, {show('b_s', span_b)} in b"
+    busy = _times_of_both(timeline, "busy")
+    if busy is not None:
+        busy_a, busy_b = busy
+        words += f" (busy {show('a_s', busy_a)} and {show('b_s', busy_b)})"
+    return [line, f"{words}: {_times_as_fast(span_b / span_a)}, if both do the same work"]
+
+
+def _times_of_both(timeline: "pd.DataFrame", name: str) -> tuple[float, float] | None:
+    """Return a time of both sides, in seconds; None if a side does not have it."""
+    if name not in timeline.index:
+        return None
+    a_s, b_s = timeline.loc[name, ["a_s", "b_s"]].astype(float)
+    return None if math.isnan(a_s) or math.isnan(b_s) else (a_s, b_s)
 
 
 def _times_as_fast(ratio: float) -> str:
-    """By the ratio of times, how many times as fast the newer side is.
+    """Return how many times as fast the newer side is, by the ratio of times.
 
     >>> _times_as_fast(0.0522), _times_as_fast(1.0)
     ('b is 19.2 times as fast as a', 'b is 1.00 times as fast as a')
@@ -119,11 +155,11 @@ def _times_as_fast(ratio: float) -> str:
     return f"b is {times:.1f} times as fast as a" if times >= 10 else f"b is {times:.2f} times as fast as a"
 
 
-def _collectives(found: "pd.DataFrame") -> list[str]:
-    """A line if numbers of collectives differ: then the work does."""
-    calls = found[found["table"] == "collectives"][["a_calls", "b_calls"]].astype(float).sum()
-    if abs(calls["a_calls"] - calls["b_calls"]) <= 0.005 * calls.max():
+def _collective_lines(differences: "pd.DataFrame") -> list[str]:
+    """Return a line if numbers of collectives differ: then the work does."""
+    collectives = differences[differences["table"] == "collectives"]
+    calls_a, calls_b = collectives[["a_calls", "b_calls"]].astype(float).sum()
+    if abs(calls_a - calls_b) <= 0.005 * max(calls_a, calls_b):
         return []
-    one, other = (number(calls[name]) for name in ("a_calls", "b_calls"))
-    of = found.attrs["basis"].replace("whole", "in the whole")
-    return [f"NCCL calls {of}: {one} → {other}"]
+    basis = differences.attrs["basis"].replace("whole", "in the whole")
+    return [f"NCCL calls {basis}: {number(calls_a)} → {number(calls_b)}"]

@@ -18,10 +18,13 @@ from multicard.stats.pool import Pool
 
 def _values(parameter: str) -> tuple[object, ...]:
     """Return the values of a parameter in the order of its type; `none`, and False of a boolean, come first."""
-    fields = (workload.parameters.model_fields for workload in WORKLOADS.values())
-    annotation = next(field[parameter].annotation for field in fields if parameter in field)
-    values = (False, True) if annotation is bool else get_args(annotation)
-    return tuple(sorted(values, key=lambda value: value != "none"))
+    models = [workload.parameters for workload in WORKLOADS.values()]
+    field = next(model.model_fields[parameter] for model in models if parameter in model.model_fields)
+    if field.annotation is bool:
+        return False, True
+    values = get_args(field.annotation)
+    without_none = tuple(value for value in values if value != "none")
+    return ("none", *without_none) if "none" in values else without_none
 
 
 # Parameters that figures compare. Each value is compared with the first one, in this order, that completed.
@@ -50,10 +53,10 @@ def means(results: Results, values: list[str]) -> pd.DataFrame:
 
 
 class _Setting(NamedTuple):
-    """A value of the compared parameter, and the values of the others that vary."""
+    """A value of the compared parameter, and the values of the other parameters that vary."""
 
     value: Hashable
-    others: tuple[Any, ...]
+    surroundings: tuple[Any, ...]
 
 
 def gains(results: Results, parameter: str) -> pd.DataFrame:
@@ -65,34 +68,50 @@ def gains(results: Results, parameter: str) -> pd.DataFrame:
     that is `more`, `less` or no (`none`) speed, corrected for all rows. Profilers are those of `as_used`.
     """
     results = as_used(results, parameter).on_any_machine()
-    others = [*varied(results.frame(), besides=(parameter, "devices", "repeat")), "devices"]
+    other_parameters = [*varied(results.frame(), besides=(parameter, "devices", "repeat")), "devices"]
     timed = results.completed().where(lambda measures: measures["iteration_time_s"].notna())
-    configurations = {
-        _setting(configuration, parameter, others): configuration for configuration in timed.configurations()
+    samples = {
+        _setting(configuration, parameter, other_parameters): configuration.blocks("iteration_time_s")
+        for configuration in timed.configurations()
     }
-    rows_of_others = list(dict.fromkeys(setting.others for setting in configurations))
-    values = {setting.value for setting in configurations}
-    present = [value for value in ORDER[parameter] if value in values]
-    base = present[0] if present else None
-    compared = [
-        _Setting(value, row)
-        for value in present[1:]
-        for row in rows_of_others
-        if _Setting(value, row) in configurations and _Setting(base, row) in configurations
-    ]
-    pool = Pool([configuration.blocks("iteration_time_s") for configuration in configurations.values()])
-    index = {setting: number for number, setting in enumerate(configurations)}
-    ratios = [pool.ratio(index[_Setting(base, setting.others)], index[setting]) for setting in compared]
-    # The rows of the table have the types that the columns of the measures have.
-    stated = timed.frame()[others].drop_duplicates()
-    table = stated.iloc[[rows_of_others.index(setting.others) for setting in compared]].reset_index(drop=True)
+    base, compared = _compared(list(samples), parameter)
+    pool = Pool(samples)
+    ratios = [pool.ratio(setting._replace(value=base), setting) for setting in compared]
+    table = _surroundings_table(timed.frame()[other_parameters], list(samples), compared)
     table.insert(0, "base", base)
     table.insert(1, "value", pd.Series([setting.value for setting in compared], dtype=object))
     return pd.concat([table, _excess("gain", ratios)], axis="columns")
 
 
-def _setting(configuration: Configuration, parameter: str, others: Sequence[str]) -> _Setting:
-    return _Setting(configuration[parameter], tuple(configuration[name] for name in others))
+def _setting(configuration: Configuration, parameter: str, other_parameters: Sequence[str]) -> _Setting:
+    return _Setting(configuration[parameter], tuple(configuration[name] for name in other_parameters))
+
+
+def _compared(settings: Sequence[_Setting], parameter: str) -> tuple[Hashable, list[_Setting]]:
+    """Return the base value, None without settings, and the settings that differ from one with it in the value alone.
+
+    These are in the order of the values, and for each value in that of the settings.
+    """
+    values = {setting.value for setting in settings}
+    present = [value for value in ORDER[parameter] if value in values]
+    if not present:
+        return None, []
+    base, *other_values = present
+    with_base = {setting.surroundings for setting in settings if setting.value == base}
+    surroundings = dict.fromkeys(setting.surroundings for setting in settings)
+    candidates = [_Setting(value, row) for value in other_values for row in surroundings if row in with_base]
+    measured = set(settings)
+    return base, [setting for setting in candidates if setting in measured]
+
+
+def _surroundings_table(rows: pd.DataFrame, settings: Sequence[_Setting], compared: Sequence[_Setting]) -> pd.DataFrame:
+    """Return the other parameters of each compared setting, with the types that the columns of the measures have.
+
+    `rows`: the other parameters of each run that `settings` were made from, in the order of these.
+    """
+    distinct = list(dict.fromkeys(setting.surroundings for setting in settings))
+    positions = [distinct.index(setting.surroundings) for setting in compared]
+    return rows.drop_duplicates().iloc[positions].reset_index(drop=True)
 
 
 def as_used(results: Results, parameter: str) -> Results:
@@ -114,19 +133,26 @@ def overheads(results: Results) -> pd.DataFrame:
     rows.
     """
     profiled = results.on_any_machine().completed().where(lambda measures: measures["profiler_overhead"].notna())
-    overheads_by_block = [configuration.blocks("profiler_overhead") for configuration in profiled.configurations()]
-    pool = Pool([{block: 1 + overhead for block, overhead in blocks.items()} for blocks in overheads_by_block])
-    ratios = [pool.mean(index) for index in range(len(overheads_by_block))]
-    return pd.concat([profiled.parameters(), _excess("profiler_overhead", ratios)], axis=1)
+    time_ratios = []
+    for configuration in profiled.configurations():
+        overhead_of_block = configuration.blocks("profiler_overhead")
+        time_ratios.append({block: 1 + overhead for block, overhead in overhead_of_block.items()})
+    pool = Pool(time_ratios)
+    means = [pool.mean(index) for index in range(len(time_ratios))]
+    return pd.concat([profiled.parameters(), _excess("profiler_overhead", means)], axis=1)
 
 
 def _excess(name: str, ratios: Sequence[Interval | None]) -> pd.DataFrame:
     """Return ratios less 1 with their bounds, the `repeats`, and the `verdict` on each, corrected for all."""
-    excess = columns_of(name, [ratio and ratio.map(lambda times: times - 1) for ratio in ratios])
+    excess = [ratio and ratio.map(lambda times: times - 1) for ratio in ratios]
     repeats = [ratio.repeats if ratio else 0 for ratio in ratios]
     verdicts = [verdict(ratio) for ratio in corrected(ratios)]
     return pd.DataFrame(
-        {"repeats": pd.Series(repeats, dtype=int), **excess, "verdict": pd.Series(verdicts, dtype=object)}
+        {
+            "repeats": pd.Series(repeats, dtype=int),
+            **columns_of(name, excess),
+            "verdict": pd.Series(verdicts, dtype=object),
+        }
     )
 
 
@@ -139,8 +165,12 @@ def quantiles_of_steps(steps: pd.DataFrame) -> pd.DataFrame:
     for configuration, durations_s in steps.groupby("configuration", sort=False)["duration_s"]:
         quantiles = np.quantile(durations_s, list(QUANTILES.values()))
         rows.append(
-            {"configuration": configuration, "steps": len(durations_s), "lowest_s": durations_s.min()}
-            | dict(zip(QUANTILES, quantiles, strict=True))
-            | {"highest_s": durations_s.max()}
+            {
+                "configuration": configuration,
+                "steps": len(durations_s),
+                "lowest_s": durations_s.min(),
+                **dict(zip(QUANTILES, quantiles, strict=True)),
+                "highest_s": durations_s.max(),
+            }
         )
     return pd.DataFrame(rows)

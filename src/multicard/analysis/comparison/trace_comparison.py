@@ -16,9 +16,12 @@ from multicard.trace.tables import STEP, ActivityTables
 
 # Activity tables whose durations are summed, each with the column that names a row.
 SUMMED = {
-    "phases": "phase", "kernel_classes": "class", "collectives": "collective", "memory_operations": "operation",
+    "phases": "phase",
+    "kernel_classes": "class",
+    "collectives": "collective",
+    "memory_operations": "operation",
     "cuda_api": "function",
-}  # fmt: skip
+}
 # Times of the timeline, which together count every moment of a device once.
 TIMES = ("busy", "exposed_communication", "graphs", "idle", *CAUSES)
 # Tables of what ran on devices. A side that lacks one ran nothing of that kind, such as kernels that now lie in graphs.
@@ -56,13 +59,14 @@ class Difference:
     name: str
     a_s: float | None
     b_s: float | None
-    difference_s: float | None  # b less a
-    ratio: float | None  # b over a
+    # Time of b less that of a, and over that of a.
+    difference_s: float | None
+    ratio: float | None
     # 95% interval of the ratio, which only step times have.
-    low: float | None
-    high: float | None
-    a_calls: float | None
-    b_calls: float | None
+    low: float | None = None
+    high: float | None = None
+    a_calls: float | None = None
+    b_calls: float | None = None
 
     @property
     def size_s(self) -> float:
@@ -71,6 +75,16 @@ class Difference:
             if seconds is not None:
                 return round(abs(seconds), 9)
         return 0.0
+
+    @property
+    def is_first(self) -> bool:
+        """True of the row that tells how much faster the whole is."""
+        return self.table == "steps" or (self.table == "timeline" and self.name == SPAN)
+
+    @property
+    def is_waiting(self) -> bool:
+        """True of host calls that take as long as what they wait for on a device, and so repeat its rows."""
+        return self.table == "cuda_api" and WAITING_CALLS.match(self.name) is not None
 
 
 COLUMNS = tuple(column.name for column in fields(Difference))
@@ -94,22 +108,18 @@ def compare_captures(a: ActivityTables, b: ActivityTables) -> tuple[list[Differe
     one-sided rows by their time; host calls that wait come last, as they repeat what a device does.
     """
     time_a, time_b = step_time(a), step_time(b)
-    is_per_step = time_a is not None and time_b is not None
     differences: list[Difference] = []
+    is_per_step = False
     if time_a is not None and time_b is not None:
+        is_per_step = True
         differences.append(_step_time_difference(time_a, time_b))
     devices_a, devices_b = _device_times(a, is_per_step), _device_times(b, is_per_step)
     have_devices = bool(devices_a and devices_b)
     if have_devices:
         differences += _timeline_differences(devices_a, devices_b)
-    for table, name in SUMMED.items():
-        in_both = table in a.rows and table in b.rows
-        in_one = table in a.rows or table in b.rows
-        if in_both or (in_one and table in ON_DEVICE and have_devices):
-            totals_a, totals_b = _totals(a, table, name, is_per_step), _totals(b, table, name, is_per_step)
-            if table == "cuda_api":
-                totals_a, totals_b = _without_vendor(totals_a, totals_b)
-            differences += _differences(table, totals_a, totals_b)
+    for table in SUMMED:
+        if _is_comparable(table, a, b, have_devices):
+            differences += _summed_differences(table, a, b, is_per_step)
     differences.sort(key=_order)
     return differences, PER_STEP if is_per_step else WHOLE
 
@@ -125,9 +135,22 @@ def differing_gpus(a: tuple[str, ...], b: tuple[str, ...]) -> tuple[list[str], l
 
 
 def _order(row: Difference) -> tuple[Any, ...]:
-    is_first = row.table == "steps" or (row.table == "timeline" and row.name == SPAN)
-    is_waiting = row.table == "cuda_api" and WAITING_CALLS.match(row.name) is not None
-    return not is_first, is_waiting, -row.size_s, row.table, row.name
+    """Return the key by which rows are sorted: False comes before True."""
+    return not row.is_first, row.is_waiting, -row.size_s, row.table, row.name
+
+
+def _is_comparable(table: str, a: ActivityTables, b: ActivityTables, have_devices: bool) -> bool:
+    """Return whether a table is in both captures, or in one of two that both recorded what devices did."""
+    has_table = [table in capture.rows for capture in (a, b)]
+    return all(has_table) or (any(has_table) and table in ON_DEVICE and have_devices)
+
+
+def _summed_differences(table: str, a: ActivityTables, b: ActivityTables, is_per_step: bool) -> list[Difference]:
+    """Return the rows of a table of `SUMMED`."""
+    totals_a, totals_b = _totals(a, table, is_per_step), _totals(b, table, is_per_step)
+    if table == "cuda_api":
+        totals_a, totals_b = _without_vendor(totals_a, totals_b)
+    return _differences(table, totals_a, totals_b)
 
 
 def _differences(table: str, a: Totals, b: Totals) -> list[Difference]:
@@ -143,14 +166,12 @@ def _difference(table: str, name: str, a: Total | None, b: Total | None) -> Diff
     return Difference(
         table=table,
         name=name,
-        a_s=None if a is None else a.seconds,
-        b_s=None if b is None else b.seconds,
+        a_s=a.seconds if a else None,
+        b_s=b.seconds if b else None,
         difference_s=difference_s,
         ratio=ratio,
-        low=None,
-        high=None,
-        a_calls=None if a is None else a.calls,
-        b_calls=None if b is None else b.calls,
+        a_calls=a.calls if a else None,
+        b_calls=b.calls if b else None,
     )
 
 
@@ -185,24 +206,25 @@ def _totals_but(times: Mapping[str, float], left_out: Collection[str]) -> Totals
     return {name: Total(seconds) for name, seconds in times.items() if name not in left_out}
 
 
-def _totals(capture: ActivityTables, table: str, name: str, is_per_step: bool) -> Totals:
+def _totals(capture: ActivityTables, table: str, is_per_step: bool) -> Totals:
     """Return means over processes of the seconds and calls of each name, per step or of the whole capture."""
     rows = capture.rows.get(table, [])
     if not rows:
         return {}
+    name_column = SUMMED[table]
+    duration_column = "duration_s" if table == "phases" else "total_s"
+    seconds: dict[str, float] = defaultdict(float)
+    calls: dict[str, float] = defaultdict(float)
+    for row in rows:
+        name = row[name_column] or "(other)"
+        seconds[name] += row[duration_column]
+        calls[name] += row.get("calls", 1)
     processes = _process_count(rows)
     if table == "collectives":
         # A process without collectives counts, too.
         processes = max(processes, _process_count(capture.rows.get("kernel_classes", [])))
     steps = _steps_per_process(capture) if is_per_step else 1.0
-    duration = "duration_s" if table == "phases" else "total_s"
-    seconds: dict[str, float] = defaultdict(float)
-    calls: dict[str, float] = defaultdict(float)
-    for row in rows:
-        key = row[name] or "(other)"
-        seconds[key] += row[duration]
-        calls[key] += row.get("calls", 1)
-    return {key: Total(seconds[key] / processes / steps, calls[key] / processes / steps) for key in seconds}
+    return {name: Total(seconds[name] / processes / steps, calls[name] / processes / steps) for name in seconds}
 
 
 def _steps_per_process(capture: ActivityTables) -> float:
@@ -224,7 +246,8 @@ def _without_vendor(a: Totals, b: Totals) -> tuple[Totals, Totals]:
 
 
 def _vendors(functions: Collection[str]) -> list[str]:
-    return sorted({match[0] for function in functions if (match := VENDOR.match(function))})
+    matches = map(VENDOR.match, functions)
+    return sorted({match[0] for match in matches if match})
 
 
 def _common_name(function: str) -> str:
