@@ -93,10 +93,10 @@ def _ratio_words(ratio: float, bounds: tuple[float, float] | None) -> str:
     >>> _ratio_words(1.02, (0.99, 1.05))
     'inconclusive: +2.0% (95% CI -1.0% to +5.0%)'
     """
-    from multicard.analysis.runs.step_periods import FEWEST
+    from multicard.analysis.runs.step_periods import FEWEST_PERIODS
 
     if bounds is None:
-        return f"{_change(ratio)}, too few steps for an interval: capture {FEWEST + 1} or more"
+        return f"{_change(ratio)}, too few steps for an interval: capture {FEWEST_PERIODS + 1} or more"
     low, high = bounds
     change = f"{_change(ratio)} (95% CI {_change(low)} to {_change(high)})"
     return f"inconclusive: {change}" if low <= 1 <= high else change

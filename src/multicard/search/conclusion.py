@@ -12,6 +12,9 @@ from multicard.search.session import Trial
 from multicard.search.space import Key
 from multicard.stats.pool import Pool
 
+# The tolerance in words.
+TOLERANCE_WORDS = f"{TOLERANCE:.0%}"
+
 
 def best_lines(search: Search[str], space: ScenarioSpace, decision: Decision) -> list[str]:
     """Return the best configuration with its interval, those that are as good, and those that a failure took out."""
@@ -82,7 +85,6 @@ class _BatchConclusion(Generic[Key]):
         self._pays = pays
         self._ratios = search.ratios()
         self._so_far = " so far" if search.unfinished else ""
-        self._tolerance = f"{TOLERANCE:.0%}"
 
     def lines(self) -> list[str]:
         return [self._largest_line(), self._paying_line(), *self._undecided_lines(), *self._size_lines()]
@@ -105,7 +107,7 @@ class _BatchConclusion(Generic[Key]):
         size = search.size[self._pays]
         larger = ""
         if self._pays != search.fitting[-1]:
-            larger = f"; of those that ran, larger ones gain less than {self._tolerance}"
+            larger = f"; of those that ran, larger ones gain less than {TOLERANCE_WORDS}"
         if self._pays == self._best:
             return f"{start}: {size}, the fastest{larger}"
         ratio = self._ratios[self._pays]
@@ -113,33 +115,37 @@ class _BatchConclusion(Generic[Key]):
         compared = f"{size}, {share} as fast as the fastest, {search.size[self._best]}"
         if search.is_within_tolerance(ratio):
             return f"{start}: {compared}{larger}"
-        return f"{start}: probably {compared}, not shown to be within {self._tolerance}"
+        return f"{start}: probably {compared}, not shown to be within {TOLERANCE_WORDS}"
 
     def _undecided_lines(self) -> list[str]:
         """Return the smaller batches that may pay, in a line; no line without any."""
         search = self._search
         undecided = []
         for key in search.fitting:
-            is_smaller = search.size[key] < search.size[self._pays]
+            size = search.size[key]
+            is_smaller = size < search.size[self._pays]
             if is_smaller and search.is_within_tolerance(self._ratios[key]) is None:
-                undecided.append(str(search.size[key]))
+                undecided.append(str(size))
         if not undecided:
             return []
-        return [f"may be within {self._tolerance} of it too: {listed(undecided)}"]
+        return [f"may be within {TOLERANCE_WORDS} of it too: {listed(undecided)}"]
 
     def _size_lines(self) -> list[str]:
         """Return throughput and memory of each batch that fits, a line each."""
-        search = self._search
-        completed = search.completed
-        pool = Pool({key: completed[key] for key in search.fitting})
+        completed = self._search.completed
+        fitting = self._search.fitting
+        pool = Pool({key: completed[key] for key in fitting})
         lines = []
-        for key in search.fitting:
+        for key in fitting:
+            size = self._search.size[key]
             mean = pool.mean(key)
             throughput = "" if mean is None else mean.format(self._in_words)
             share = percent(self._ratios[key].value, decimals=1)
-            lines.append(f"  {search.size[key]}: {throughput}, {share} of the fastest{self._memory_words(key)}")
+            memory = self._memory_words(key)
+            lines.append(f"  {size}: {throughput}, {share} of the fastest{memory}")
         return lines
 
     def _memory_words(self, key: Key) -> str:
         """Return the memory of a batch in brackets, if it is known."""
-        return f" ({with_unit(self._memory[key], BYTES)})" if self._memory[key] else ""
+        memory = self._memory[key]
+        return f" ({with_unit(memory, BYTES)})" if memory else ""

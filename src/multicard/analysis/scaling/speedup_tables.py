@@ -130,9 +130,11 @@ def throughput_of(measures: pd.DataFrame) -> str:
 
 def throughputs_of(measures: pd.DataFrame) -> list[str]:
     """Return the measures of throughput to show: `throughput_of`, and the one in tokens if any run has it."""
-    rate = throughput_of(measures)
-    has_tokens = "tokens_per_s" in measures and measures["tokens_per_s"].notna().any()
-    return [rate, "tokens_per_s"] if has_tokens and rate != "tokens_per_s" else [rate]
+    tokens = "tokens_per_s"
+    rates = [throughput_of(measures)]
+    if tokens in measures and tokens not in rates and measures[tokens].notna().any():
+        rates.append(tokens)
+    return rates
 
 
 def columns_of(name: str, intervals: Sequence[Interval | None]) -> dict[str, np.ndarray]:

@@ -73,6 +73,10 @@ class Target:
     samples: float
 
 
+# A step whose time is measured, or predicted.
+Step = ScalingPoint | Target
+
+
 def draw_busy(points: Sequence[ScalingPoint], target: Target, prior: ScalingPrior) -> Draws:
     """Draw the time of a step without the wait for data."""
     curve = _BusyCurve(points, target, prior)
@@ -100,9 +104,17 @@ def draw_loading(points: Sequence[ScalingPoint], target: Target, prior: ScalingP
     return draw_posterior(repeats, curve.log_times, [doublings], curve.dimensions, prior, log_limits)
 
 
-def _doublings(steps: Sequence[ScalingPoint | Target]) -> Array:
-    """Return how often the devices of the first step double up to those of each."""
-    devices = np.array([step.devices for step in steps], dtype=float)
+def _device_counts(steps: Sequence[Step]) -> Array:
+    return np.array([step.devices for step in steps], dtype=float)
+
+
+def _doublings(steps: Sequence[Step]) -> Array:
+    """Return how often the devices of the first step double up to those of each.
+
+    >>> _doublings([Target(2, 2, 64), Target(8, 8, 64)]).tolist()
+    [0.0, 2.0]
+    """
+    devices = _device_counts(steps)
     return np.log2(devices / devices[0])
 
 
@@ -122,11 +134,11 @@ class _LoadingCurve:
 
     dimensions = 1
 
-    def __init__(self, steps: Sequence[ScalingPoint | Target]) -> None:
+    def __init__(self, steps: Sequence[Step]) -> None:
         samples = [step.samples for step in steps]
         sharing = [step.devices_per_node for step in steps]
-        self._log_samples: Array = np.log(np.array(samples, dtype=float))
-        self._log_sharing: Array = np.log(np.array(sharing, dtype=float))
+        self._log_samples = np.log(np.array(samples, dtype=float))
+        self._log_sharing = np.log(np.array(sharing, dtype=float))
 
     def log_times(self, z: Array) -> Array:
         """Return log times but for their level, draws × steps."""
@@ -150,11 +162,11 @@ class _BusyCurve:
     """
 
     def __init__(self, points: Sequence[ScalingPoint], target: Target, prior: ScalingPrior) -> None:
-        steps: list[ScalingPoint | Target] = [*points, target]
+        steps: list[Step] = [*points, target]
         self._prior = prior
-        self._devices: Array = np.array([step.devices for step in steps], dtype=float)
+        self._devices = _device_counts(steps)
         self._doublings = _doublings(steps)
-        self._samples: Array = np.array([step.samples for step in steps]) / points[0].samples
+        self._samples = np.array([step.samples for step in steps]) / points[0].samples
         self._samples_vary = not is_same_work(self._samples, 1.0)
         # Hidden communication is a share of a step that does not shrink with the devices.
         self._hides = len(points) < SHOWING_HIDDEN and not self._samples_vary
