@@ -59,7 +59,7 @@ class _Line(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _Cells:
+class _TableText:
     """The text of a table."""
 
     header: list[str]
@@ -98,7 +98,7 @@ def read_table(path: Path) -> list[TracedRun]:
     return list(runs.values())
 
 
-def _read_cells(path: Path) -> _Cells:
+def _read_cells(path: Path) -> _TableText:
     """Read a CSV file, without its empty lines and the spaces around cells; `Batch Size` becomes `batch_size`."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
@@ -108,7 +108,7 @@ def _read_cells(path: Path) -> _Cells:
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         reason = getattr(error, "strerror", None) or error
         raise UserError(f"{path}: cannot be read: {reason}") from error
-    return _Cells(header, lines)
+    return _TableText(header, lines)
 
 
 def _program_name(path: Path) -> str:
