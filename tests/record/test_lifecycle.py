@@ -14,6 +14,13 @@ TRAINING = [
     (Event.BOUNDARY, State.RECORDING, Action.END_STEP),
     (Event.COMPLETED, State.ENDED, Action.LEAVE_IN_ORDER),
 ]
+
+
+def ignored(state: State, *events: Event) -> list[tuple[Event, State, Action]]:
+    """Return the part of a story in which events change nothing."""
+    return [(event, state, Action.NOTHING) for event in events]
+
+
 STORIES = {
     "it trains, and ends when it is asked to": [*TRAINING, (Event.EXITED, State.ENDED, Action.NOTHING)],
     "it trains, and takes no notice of its end": [*TRAINING, (Event.WENT_ON, State.ENDED, Action.EXIT_NOW)],
@@ -31,10 +38,7 @@ STORIES = {
     "another process is the same rank": [
         TRAINING[0],
         (Event.TAKEN, State.DUPLICATE, Action.NOTHING),
-        (Event.BOUNDARY, State.DUPLICATE, Action.NOTHING),
-        (Event.RESTARTED, State.DUPLICATE, Action.NOTHING),
-        (Event.WENT_ON, State.DUPLICATE, Action.NOTHING),
-        (Event.EXITED, State.DUPLICATE, Action.NOTHING),
+        *ignored(State.DUPLICATE, Event.BOUNDARY, Event.RESTARTED, Event.WENT_ON, Event.EXITED),
     ],
     "it marks its steps after some were inferred": [
         *TRAINING[:3],
@@ -49,9 +53,7 @@ STORIES = {
     "the observer fails before there are steps": [
         TRAINING[0],
         (Event.FAILED, State.ABANDONED, Action.REPORT_ERROR),
-        (Event.BOUNDARY, State.ABANDONED, Action.NOTHING),
-        (Event.WENT_ON, State.ABANDONED, Action.NOTHING),
-        (Event.EXITED, State.ABANDONED, Action.NOTHING),
+        *ignored(State.ABANDONED, Event.BOUNDARY, Event.WENT_ON, Event.EXITED),
     ],
     "ranks do not agree": [
         *TRAINING[:3],
