@@ -22,6 +22,16 @@ from multicard.runs.record import RunRecord
 PARTITIONS = {"gpu": 8192, "scripts": 64_000, "ended": 64_000}
 SMALL, FOR_SCRIPTS, FOR_ENDED = (("n1", "n2"), ("n3", "n4"), ("n5", "n6"))
 CONFIG = "config/tiny.yaml"
+# A script that takes memory, and an experiment without scenarios, whose runs are as short as they can be.
+HOG = str(ROOT / "tests/slurm/hog.py")
+HOGS: dict[str, Any] = {
+    "time_limit_min": 10,
+    "timing": "shared",
+    "fixed": {
+        "workload": "script", "launcher": "python", "device": "cpu", "profiler": "none",
+        "warmup_steps": 1, "steps": 6, "profiled_steps": 2,
+    },
+}  # fmt: skip
 LIMIT_S = 1800
 # The nodes have for Python as many CPUs as for Slurm: a machine of two cores trains eight processes, slowly.
 CPUS = "import os\nos.sched_getaffinity = lambda process: set(range(16))\n"

@@ -17,6 +17,8 @@ import yaml
 from slurm_projects import (
     FOR_ENDED,
     FOR_SCRIPTS,
+    HOG,
+    HOGS,
     LIMIT_S,
     asked_for,
     command,
@@ -29,7 +31,7 @@ from slurm_projects import (
     snakemake,
 )
 
-from conftest import ROOT, TINY
+from conftest import TINY
 from multicard.core.reasons import describe_reason
 from observed_scripts import has_memory_and_phases
 from script.equipment import SHORT as SHORT_SCRIPT
@@ -90,15 +92,6 @@ LAUNCHED: dict[str, Any] = {
         },
     },
 }
-HOG = str(ROOT / "tests/slurm/hog.py")
-HOGS: dict[str, Any] = {
-    "time_limit_min": 10,
-    "timing": "shared",
-    "fixed": {
-        "workload": "script", "launcher": "python", "device": "cpu", "profiler": "none",
-        "warmup_steps": 1, "steps": 6, "profiled_steps": 2,
-    },
-}  # fmt: skip
 
 
 @pytest.fixture(scope="module")

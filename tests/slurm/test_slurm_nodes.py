@@ -49,19 +49,24 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+def run_of(folder: Path) -> Path:
+    """Launch the only run of a project, and return its directory."""
+    done = snakemake(folder, "--until", "launch_run")
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
+    [record] = (folder / "results/runs").glob("*/run.json")
+    return record.parent
+
+
 def test_a_hang_on_two_nodes_ends_at_its_time_limit_with_what_both_had_seen(
     slurm: Path, tmp_path: Path, temporary: Path
 ) -> None:
-    folder = project(tmp_path / "project", on_two_nodes("hang"), "scripts")
-    done = snakemake(folder, "--until", "launch_run")
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
-    [path] = (folder / "results/runs").glob("*/run.json")
-    record = read_run(path.parent)
+    run = run_of(project(tmp_path / "project", on_two_nodes("hang"), "scripts"))
+    record = read_run(run)
     assert record.outcome == "timed_out"
     reason = describe_reason(record.reason)
     # A step counts when the next one begins.
     assert re.search(rf"it had made [12] of at least {NEEDED_STEPS} steps", reason), reason
-    with (path.parent / "steps.csv").open() as steps:
+    with (run / "steps.csv").open() as steps:
         assert {row["rank"] for row in csv.DictReader(steps)} == {"0", "1"}, "each node has copied its part"
     assert 120 <= record.wall_time_s < 180
     assert list(temporary.glob("multicard-*")) == []
@@ -70,11 +75,8 @@ def test_a_hang_on_two_nodes_ends_at_its_time_limit_with_what_both_had_seen(
 def test_of_a_rank_that_fails_on_a_node_the_reason_is_kept_and_the_other_node_copies_too(
     slurm: Path, tmp_path: Path, temporary: Path
 ) -> None:
-    folder = project(tmp_path / "project", on_two_nodes("exit"), "scripts")
-    done = snakemake(folder, "--until", "launch_run")
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
-    [path] = (folder / "results/runs").glob("*/run.json")
-    record = read_run(path.parent)
+    run = run_of(project(tmp_path / "project", on_two_nodes("exit"), "scripts"))
+    record = read_run(run)
     assert record.outcome == "failed"
     assert "I give up" in describe_reason(record.reason)
     assert list(temporary.glob("multicard-*")) == []

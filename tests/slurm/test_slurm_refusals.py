@@ -7,25 +7,15 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import cluster
 import psutil
 import pytest
-from slurm_projects import LIMIT_S, command, environment, project, slurm_cluster, snakemake
-
-from conftest import ROOT
+from slurm_projects import HOG, HOGS, LIMIT_S, command, environment, project, slurm_cluster, snakemake
 
 pytestmark = [pytest.mark.slow, pytest.mark.rare]
 
-HOG = str(ROOT / "tests/slurm/hog.py")
-SHORT: dict[str, Any] = {
-    "time_limit_min": 10,
-    "timing": "shared",
-    "fixed": {
-        "workload": "script", "launcher": "python", "device": "cpu", "profiler": "none",
-        "warmup_steps": 1, "steps": 6, "profiled_steps": 2,
-    },
+SHORT = HOGS | {
     "scenarios": {
         "one": {
             "question": "?",
@@ -33,7 +23,7 @@ SHORT: dict[str, Any] = {
             "figures": ["step_times"],
         }
     },
-}  # fmt: skip
+}
 # A stand-in for a controller that is away for a moment, or that has a rule: real ones are not to be had at will.
 REFUSES = """\
 #!/bin/sh
