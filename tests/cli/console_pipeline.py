@@ -23,6 +23,8 @@ OUTPUT = {
     "printshellcmds": False, "nocolor": True, "quiet": None, "debug_dag": False, "verbose": False,
     "show_failed_logs": True, "stdout": False, "dryrun": False,
 }  # fmt: skip
+# Far more than any line takes, also on a busy machine.
+LIMIT_S = 300
 FORMATS = {"question": "?", "vary": {"precision": ["fp32", "fp64"]}, "repeats": 2, "figures": ["step_times"]}
 
 TWO_STEPS = "rank,epoch,step,window,start_s,duration_s\n0,1,1,measured,0.0,0.02\n0,1,2,measured,0.02,0.03\n"
@@ -98,8 +100,10 @@ class Output(StringIO):
         monkeypatch.setattr(sys, "stdout", self)
 
     def wait_for(self, text: str, times: int = 1) -> None:
-        """Until a text was written so many times."""
+        """Wait until a text was written so many times; fail after `LIMIT_S`."""
+        deadline = time.monotonic() + LIMIT_S
         while self.getvalue().count(text) < times:
+            assert time.monotonic() < deadline, f"{text!r} is not in {self.getvalue()!r}"
             time.sleep(0.01)
 
 
