@@ -118,3 +118,8 @@ def test_a_verdict_on_one_of_many_needs_more() -> None:
     assert [verdict(each) for each in family] == ["more", "none", "unknown", "none"]
     assert [bounds(each) for each in family] == [(1.1, 1.3)] * 4
     assert verdict(Interval(0.8, 0.7, 0.9, 3, p_value=0.01)) == "less"
+
+
+def test_a_ratio_that_is_not_known_stays_so_and_is_none_of_many() -> None:
+    ratio = Interval(1.2, 1.1, 1.3, 3, p_value=0.03)
+    assert corrected([None, ratio, None]) == [None, ratio, None]
