@@ -12,10 +12,10 @@ from multicard.analysis.comparison.changes import judge
 from multicard.analysis.comparison.pairs import COMPARED_MEASURES, Pair
 from multicard.analysis.comparison.results import compare
 from multicard.analysis.comparison.sessions import sessions_of
-from multicard.analysis.comparison.sides import Side
 from multicard.results.configuration import Configuration, MeasuredRun
 from multicard.results.provenance import Provenance
 from multicard.runs.record import RunRecord
+from sides import make_side
 
 TOLERANCE = 0.03
 SPREAD = (1.0, 1.01, 0.99)  # of repeats
@@ -23,23 +23,8 @@ TOGETHER = ([1, 1, 1], [1, 1, 1])  # in one session
 
 
 def pair(times: float, name: str = "a", measure: str = "iteration_time") -> Pair:
-    return Pair(name, measure, SPREAD, [times * each for each in SPREAD], TOGETHER)
-
-
-def side(*lost: str, **values: Sequence[float]) -> Side:
-    """Results with these iteration times of each configuration; the runs named `lost` ran out of memory."""
-    alike: dict[str, list[MeasuredRun]] = {}
-    for name, times in values.items():
-        for number, seconds in enumerate(times):
-            found = {"outcome": "completed", "workload": "vision", "repeat": number, "iteration_time_s": seconds}
-            alike.setdefault(name, []).append(MeasuredRun(f"{name}_r{number}", found, Provenance()))
-    for run in lost:
-        found = {"outcome": "out_of_memory", "workload": "vision", "repeat": 9}
-        alike.setdefault(run[0], []).append(MeasuredRun(run, found, Provenance()))
-    return Side(
-        {run.run: make_run() for own in alike.values() for run in own},
-        {name: Configuration({"workload": "vision"}, Provenance(), tuple(own)) for name, own in alike.items()},
-    )
+    """Return the repeats of a measure, and the same so many times as large, all of one session."""
+    return Pair(name, measure, SPREAD, [times * value for value in SPREAD], TOGETHER)
 
 
 @pytest.mark.parametrize(
@@ -54,12 +39,12 @@ def side(*lost: str, **values: Sequence[float]) -> Side:
     ],
 )
 def test_a_change_beyond_the_tolerance_is_told_from_one_within_it(times: float, verdict: str) -> None:
-    [found] = judge([pair(times)], TOLERANCE)
+    [change] = judge([pair(times)], TOLERANCE)
     logs = np.log(SPREAD)
-    ends = np.exp(ttest_ind(logs + np.log(times), logs, equal_var=False).confidence_interval()) - 1
-    assert found.verdict == verdict
-    assert found.change.value == pytest.approx(times - 1)
-    assert (found.change.low, found.change.high) == pytest.approx(tuple(ends))
+    bounds = np.exp(ttest_ind(logs + np.log(times), logs, equal_var=False).confidence_interval()) - 1
+    assert change.verdict == verdict
+    assert change.change.value == pytest.approx(times - 1)
+    assert (change.change.low, change.change.high) == pytest.approx(tuple(bounds))
 
 
 def test_less_throughput_is_worse_and_more_is_not() -> None:
@@ -85,41 +70,45 @@ def test_one_of_many_needs_more_evidence_than_one_alone() -> None:
     assert "chance among 20 comparisons, while the interval is of this one alone" in among[0].reason
 
 
-def test_without_an_interval_nothing_is_told() -> None:
-    for measure, old, new, said in (
+@pytest.mark.parametrize(
+    ("measure", "a", "b", "reason"),
+    [
         ("iteration_time", SPREAD, [9.0], "one repeat (b)"),
         ("energy", SPREAD, [], "energy was not measured in b"),
         ("energy", [], SPREAD, "energy was not measured in a"),
         ("energy", SPREAD, [0.0, 1.0, 1.0], "energy is 0 in a repeat"),
-    ):
-        sessions = [1] * len(old), [1] * len(new)
-        [found] = judge([Pair("a", measure, old, new, sessions)], TOLERANCE)
-        assert found.verdict == "cannot tell" and said in found.reason
-        assert (found.a is None, found.b is None) == (not old, not new)
-    # Equal values are within every tolerance.
-    [found] = judge([Pair("a", "memory", [5.0, 5.0], [5.0, 5.0])], 0.0)
-    assert found.verdict == "within tolerance"
+    ],
+)
+def test_without_an_interval_nothing_is_told(measure: str, a: Sequence[float], b: Sequence[float], reason: str) -> None:
+    [change] = judge([Pair("a", measure, a, b, ([1] * len(a), [1] * len(b)))], TOLERANCE)
+    assert change.verdict == "cannot tell" and reason in change.reason
+    assert (change.a is None, change.b is None) == (not a, not b)
+
+
+def test_equal_values_are_within_every_tolerance() -> None:
+    [change] = judge([Pair("a", "memory", [5.0, 5.0], [5.0, 5.0])], 0.0)
+    assert change.verdict == "within tolerance"
 
 
 def test_runs_that_begin_to_fail_are_a_regression_beside_others_that_complete() -> None:
-    before, after = side(a=[1.0, 1.001], b=[1.0]), side("a_r1", "b_r3", b=[1.0, 1.001])
+    before, after = make_side(a=[1.0, 1.001], b=[1.0]), make_side(lost=["a_r1", "b_r3"], b=[1.0, 1.001])
     lost, beside, _ = compare(before, after).changes
     assert (lost.configuration, lost.measure, lost.verdict) == ("a", "outcome", "regression")
     assert lost.reason == "out_of_memory in 1 of 1 run; 2 completed before"
     assert beside.verdict == "regression" and "out_of_memory in 1 of 3 runs" in beside.reason
-    assert compare(after, side(a=[1.0], b=[1.0]), TOLERANCE).with_verdict("regression") == []
+    assert compare(after, make_side(a=[1.0], b=[1.0]), TOLERANCE).with_verdict("regression") == []
 
 
-def test_without_a_tolerance_every_difference_counts() -> None:
-    def told(times: float) -> tuple[str, float]:
-        [found] = compare(side(a=list(SPREAD)), side(a=[times * each for each in SPREAD])).changes
-        return found.verdict, found.change.value
+@pytest.mark.parametrize(("times", "verdict"), [(1.5, "regression"), (1 / 1.5, "better"), (1.002, "undecided")])
+def test_without_a_tolerance_every_difference_counts(times: float, verdict: str) -> None:
+    before, after = make_side(a=SPREAD), make_side(a=[times * seconds for seconds in SPREAD])
+    [change] = compare(before, after).changes
+    assert (change.verdict, change.change.value) == (verdict, pytest.approx(times - 1))
 
-    assert told(1.5) == ("regression", pytest.approx(0.5))
-    assert told(1 / 1.5) == ("better", pytest.approx(1 / 1.5 - 1))
-    assert told(1.002) == ("undecided", pytest.approx(0.002))
-    # Neither side says when it ran, so sessions may differ as much: that is said beside the verdicts.
-    assert compare(side(a=list(SPREAD)), side(a=list(SPREAD))).apart
+
+def test_verdicts_without_a_tolerance_leave_out_that_sessions_may_differ() -> None:
+    # Neither side states when it ran, so sessions may differ as much.
+    assert compare(make_side(a=SPREAD), make_side(a=SPREAD)).apart
 
 
 def test_throughput_is_that_of_what_the_workload_counts() -> None:
@@ -136,17 +125,20 @@ def test_throughput_is_that_of_what_the_workload_counts() -> None:
 
 
 def reported(old: np.ndarray, new: np.ndarray, sessions: int = 1, together: bool = False) -> list[str]:
-    """Verdicts on configurations whose repeats ran in so many sessions of each side, in turn, or all in one."""
-    own = [number % sessions for number in range(old.shape[1])]
-    of = (own, own if together else [each + sessions for each in own])
-    pairs = [Pair(str(n), "iteration_time", old[n], new[n], of) for n in range(len(old))]
-    return [found.verdict for found in judge(pairs, TOLERANCE)]
+    """Return the verdicts on configurations whose repeats ran in so many sessions of each side, in turn.
+
+    The sessions of both sides are the same if they ran `together`.
+    """
+    sessions_a = [number % sessions for number in range(old.shape[1])]
+    sessions_b = sessions_a if together else [session + sessions for session in sessions_a]
+    pairs = [Pair(str(n), "iteration_time", old[n], new[n], (sessions_a, sessions_b)) for n in range(len(old))]
+    return [change.verdict for change in judge(pairs, TOLERANCE)]
 
 
 def in_sessions(rng: np.random.Generator, count: int, repeats: int, sessions: int, offset: float) -> np.ndarray:
-    """Times of configurations, each of which is off by so much in each session."""
-    of_session = rng.normal(0, offset, (count, sessions))
-    return np.exp(rng.normal(0, 0.005, (count, repeats)) + of_session[:, np.arange(repeats) % sessions])
+    """Return times of configurations, each of which is off by so much in each session."""
+    offsets = rng.normal(0, offset, (count, sessions))
+    return np.exp(rng.normal(0, 0.005, (count, repeats)) + offsets[:, np.arange(repeats) % sessions])
 
 
 @pytest.mark.slow
@@ -166,7 +158,7 @@ def test_a_new_session_is_judged_by_a_baseline_that_spans_several() -> None:
     old, new = in_sessions(rng, 20, 4, 4, 0.02), in_sessions(rng, 20, 4, 1, 0.02)
     new[0] *= 1.3
     pairs = [Pair(str(n), "iteration_time", old[n], new[n], ([1, 2, 3, 4], [5] * 4)) for n in range(20)]
-    verdicts = [found.verdict for found in judge(pairs, TOLERANCE)]
+    verdicts = [change.verdict for change in judge(pairs, TOLERANCE)]
     assert verdicts[0] == "regression" and "regression" not in verdicts[1:]
 
 
@@ -204,7 +196,7 @@ def test_a_session_ends_with_a_pause_or_at_another_node() -> None:
 
 
 def on(*hosts: dict[str, str], start: str = "10:00", end: str = "10:10") -> RunRecord:
-    """The record of a run on these nodes, at these hours of one day."""
+    """Return the record of a run on these nodes, at these hours of one day."""
     return make_run(
         started=f"2026-11-22T{start}:00+00:00",
         ended=f"2026-11-22T{end}:00+00:00",
@@ -223,17 +215,18 @@ def test_a_run_that_ends_while_another_goes_on_does_not_end_the_session() -> Non
 
 def test_machines_are_known_by_their_digests_else_by_names_that_are_no_numbers_of_an_archive() -> None:
     def is_one_session(one: RunRecord, other: RunRecord) -> bool:
-        [first], [second] = (each.values() for each in sessions_of([{"a": one}, {"b": other}]))
-        return first == second
+        sessions, other_sessions = sessions_of([{"a": one}, {"b": other}])
+        return sessions["a"] == other_sessions["b"]
 
     first = {"name": "n1", "machine_digest": "1" * 32}
     assert is_one_session(on(first), on(first | {"name": "host-1"}))
     assert not is_one_session(on(first), on(first | {"machine_digest": "2" * 32}))
     assert is_one_session(on({"name": "n1"}), on({"name": "n1"}))
-    for unknown in ({"name": "host-1"}, {}):  # of an archive without digests, and of a record without a host
+    # The host of an archive without digests, and of a record without a host.
+    for unknown in ({"name": "host-1"}, {}):
         assert not is_one_session(on(unknown), on(unknown))
-        [own] = sessions_of([{"a": on(unknown), "b": on(unknown)}])
-        assert own["a"] == own["b"]
+        [sessions] = sessions_of([{"a": on(unknown), "b": on(unknown)}])
+        assert sessions["a"] == sessions["b"]
     # A job on two nodes is not in the session of one on the first of them and on a third.
     second, third = ({"name": name, "machine_digest": digit * 32} for name, digit in (("n2", "2"), ("n3", "3")))
     assert is_one_session(on(first, second), on(second, first))

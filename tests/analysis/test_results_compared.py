@@ -21,44 +21,43 @@ STEP_S = 0.1
 def results(
     folder: Path, times: float, repeats: tuple[float, ...] = REPEATS, size: int = 8, devices: int = 2, **changes: Any
 ) -> Side:
-    """Results of the repeats of a configuration, whose steps last so many times 0.1 s."""
-    own = {"command": ["train.py", "{size}"], "args": {"size": size}, "device": "cpu", "devices": devices}
-    return read_side(
-        [
-            write_run(folder, ScriptParameters(**own, repeat=number), STEP_S * times * each, **changes)
-            for number, each in enumerate(repeats, 1)
-        ]
-    )
+    """Return the repeats of a configuration, whose steps last so many times 0.1 s, measured from their files."""
+    parameters = {"command": ["train.py", "{size}"], "args": {"size": size}, "device": "cpu", "devices": devices}
+    folders = []
+    for number, factor in enumerate(repeats, start=1):
+        job = ScriptParameters(**parameters, repeat=number)
+        folders.append(write_run(folder, job, STEP_S * times * factor, **changes))
+    return read_side(folders)
 
 
 def both(one: Side, other: Side) -> Side:
     return Side(one.records | other.records, one.configurations | other.configurations)
 
 
-def of(found: Comparison, measure: str) -> Change:
-    [change] = [each for each in found.changes if each.measure == measure]
+def change_of(comparison: Comparison, measure: str) -> Change:
+    [change] = [change for change in comparison.changes if change.measure == measure]
     return change
 
 
-def words(found: Comparison) -> dict[str, str]:
-    return {change.measure: change.verdict for change in found.changes}
+def verdicts(comparison: Comparison) -> dict[str, str]:
+    return {change.measure: change.verdict for change in comparison.changes}
 
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Side:
-    """What others are compared with."""
+    """Return the results that others are compared with."""
     return results(tmp_path_factory.mktemp("plain"), 1)
 
 
 def test_a_slower_machine_is_slower_and_uses_as_much_memory(plain: Side, tmp_path: Path) -> None:
     b = results(tmp_path, 1.5)
-    found = compare(plain, b)
-    assert words(found) == {"iteration_time": "regression", "memory": "undecided"}
-    time = of(found, "iteration_time")
+    comparison = compare(plain, b)
+    assert verdicts(comparison) == {"iteration_time": "regression", "memory": "undecided"}
+    time = change_of(comparison, "iteration_time")
     assert (time.change.value, time.repeats) == (pytest.approx(0.5), (3, 3))
-    assert (found.missing, found.added, found.hardware, found.environment) == ([], [], [], [])
-    assert words(compare(b, plain))["iteration_time"] == "better"
-    assert words(compare(plain, b, measures=["throughput"])) == {"throughput": "regression"}
+    assert comparison.missing == comparison.added == comparison.hardware == comparison.environment == []
+    assert verdicts(compare(b, plain))["iteration_time"] == "better"
+    assert verdicts(compare(plain, b, measures=["throughput"])) == {"throughput": "regression"}
 
 
 @pytest.mark.slow
@@ -66,38 +65,38 @@ def test_results_that_scale_less_are_told_from_results_that_are_slower(tmp_path:
     def scaled(name: str, one: float, two: float) -> Side:
         return read_side(
             [
-                write_run(tmp_path / name, p, STEP_S * times * own)
-                for devices, times, scatter in ((1, one, REPEATS), (2, two, REPEATS[::-1]))
-                for number, own in enumerate(scatter, 1)
+                write_run(tmp_path / name, p, STEP_S * times * factor)
+                for devices, times, factors in ((1, one, REPEATS), (2, two, REPEATS[::-1]))
+                for number, factor in enumerate(factors, 1)
                 for p in [ScriptParameters(command=["train.py"], device="cpu", devices=devices, repeat=number)]
             ]
         )
 
     # Two devices have twice the samples in a step.
     a = scaled("a", 1, 1)
-    two = of(compare(a, scaled("b", 1, 1.6)), "speedup")
+    two = change_of(compare(a, scaled("b", 1, 1.6)), "speedup")
     assert two.verdict == "regression"
     assert two.change.value == pytest.approx(1 - 1 / 1.6)
     slower = compare(a, scaled("c", 2, 2))
     assert {c.verdict for c in slower.changes if c.measure == "iteration_time"} == {"regression"}
-    assert of(slower, "speedup").verdict == "undecided"
+    assert change_of(slower, "speedup").verdict == "undecided"
 
 
 def test_a_time_is_judged_among_all_that_is_compared(plain: Side, tmp_path: Path) -> None:
-    found = compare(plain, results(tmp_path, 1.01))
+    comparison = compare(plain, results(tmp_path, 1.01))
     logs = np.log(REPEATS)
     alone = ttest_ind(logs + np.log(1.01), logs, equal_var=False).pvalue
     # One of two; the memory, which is equal, has a p-value of 1.
-    assert of(found, "iteration_time").change.p_value == pytest.approx(2 * alone, rel=1e-2)
+    assert change_of(comparison, "iteration_time").change.p_value == pytest.approx(2 * alone, rel=1e-2)
 
 
 def test_configurations_are_kept_apart_and_missing_runs_are_named(plain: Side, tmp_path: Path) -> None:
     more, others = results(tmp_path / "a", 1, size=16), results(tmp_path / "b", 1, size=32)
-    found = compare(both(plain, more), both(plain, others))
-    [configuration] = {change.configuration for change in found.changes}
+    comparison = compare(both(plain, more), both(plain, others))
+    [configuration] = {change.configuration for change in comparison.changes}
     assert configuration in set(map(name_of, plain.configurations.values()))
     names = [list(map(name_of, side.configurations.values())) for side in (more, others)]
-    assert [found.missing, found.added] == names
+    assert [comparison.missing, comparison.added] == names
 
 
 def test_another_machine_driver_and_version_are_listed(plain: Side, tmp_path: Path) -> None:
