@@ -166,7 +166,7 @@ def _ordered_slices(events: Events, groups: Sequence[_Group], tracks: Sequence[_
     track = track_of_code[events.code]
     start = events.arrays["start"].astype(np.int64) - origin_of_code[events.code]
     end = start + events.arrays["duration"].astype(np.int64)
-    # By track, then by start; of slices that start together the longest first.
+    # Ordered by track, then by start; if slices start together, the longest comes first.
     order = np.lexsort((-end, start, track))
     return _Slices(
         code=events.code[order],
