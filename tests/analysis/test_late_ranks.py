@@ -52,3 +52,12 @@ def test_a_rank_without_a_number_is_named_by_its_process() -> None:
     assert late_rank(rows, 1.0) == (
         "process 101 on GPU 0 is late in 10 of 10 collectives; process 100 on GPU 0 waits 50.0 ms in all"
     )
+
+
+def test_nobody_waits_for_a_rank_that_is_alone_in_its_group() -> None:
+    # The other ranks of its group may be in captures that were not read.
+    assert late_rank([row(0, 10, 0.5)], 1.0) is None
+    pair = [row(1, 0, 0.06, group="pair"), row(2, 9, 0.0, group="pair")]
+    assert late_rank([row(0, 10, 0.5), *pair], 1.0) == (
+        "rank 2 is late in 9 of 10 collectives; rank 1 waits 60.0 ms in all"
+    )
