@@ -10,7 +10,7 @@ The folder of such results, for what reads files (commands, the report), here of
     folder = write_results(tmp_path / "results", tuning_runs(0.5), tuning_runs(0.3, devices=2))
 
 A test states the numbers that its expectation follows from, and leaves the rest to the defaults here. What these do
-not make: a run directory with every step is written by `script_runs.write_run`, and a copy of a real run by
+not make: a run directory with every step is written by `script_runs.write_script_run`, and a copy of a real run by
 `recorded_runs.add_run`.
 """
 

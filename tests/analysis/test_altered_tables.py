@@ -20,7 +20,7 @@ from multicard.results.run_files import RunFiles
 from multicard.results.tables import ScenarioTables
 from multicard.trace.extract import write_tables
 from multicard.trace.tables import ACTIVITIES, ActivityTables
-from script_runs import configuration, parameters_of_all, write_run
+from script_runs import configuration, parameters_of_all, write_script_run
 
 CONFIG = configuration(vary={"devices": [1], "args": {"batch_size": [32], "amp": ["none"]}}, figures=["step_breakdown"])
 PHASES = [
@@ -34,7 +34,7 @@ PHASES = [
 def run(tmp_path: Path) -> Path:
     """A run whose trace showed phases of steps."""
     [p] = parameters_of_all(CONFIG)
-    folder = write_run(tmp_path / "results", p, 0.25)
+    folder = write_script_run(tmp_path / "results", p, 0.25)
     absent = dict.fromkeys(ACTIVITIES, "not recorded")
     write_tables(ActivityTables({"phases": PHASES}, absent), folder, "none")
     return folder

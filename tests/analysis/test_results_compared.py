@@ -12,7 +12,7 @@ from multicard.analysis.comparison.environments import environment_differences
 from multicard.analysis.comparison.results import Comparison, compare
 from multicard.analysis.comparison.sides import Side, name_of, read_side
 from multicard.workloads.script.parameters import ScriptParameters
-from script_runs import write_run
+from script_runs import write_script_run
 
 REPEATS = (1.0, 1.01, 0.99)  # how much longer the steps of each repeat last
 STEP_S = 0.1
@@ -26,7 +26,7 @@ def results(
     folders = []
     for number, factor in enumerate(repeats, start=1):
         job = ScriptParameters(**parameters, repeat=number)
-        folders.append(write_run(folder, job, STEP_S * times * factor, **changes))
+        folders.append(write_script_run(folder, job, STEP_S * times * factor, **changes))
     return read_side(folders)
 
 
@@ -65,7 +65,7 @@ def test_results_that_scale_less_are_told_from_results_that_are_slower(tmp_path:
     def scaled(name: str, one: float, two: float) -> Side:
         return read_side(
             [
-                write_run(tmp_path / name, p, STEP_S * times * factor)
+                write_script_run(tmp_path / name, p, STEP_S * times * factor)
                 for devices, times, factors in ((1, one, REPEATS), (2, two, REPEATS[::-1]))
                 for number, factor in enumerate(factors, 1)
                 for p in [ScriptParameters(command=["train.py"], device="cpu", devices=devices, repeat=number)]

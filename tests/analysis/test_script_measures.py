@@ -19,7 +19,7 @@ from multicard.cli.status import run_status
 from multicard.core.files import write_json
 from multicard.results.results import Results
 from multicard.workloads.script.parameters import ScriptParameters
-from script_runs import MEASURED, configuration, parameters_of_all, speeds, write_all, write_run
+from script_runs import MEASURED, configuration, parameters_of_all, speeds, write_all, write_script_run
 
 UNSCALED: dict[str, Any] = {"figures": ["step_breakdown"]}  # the others need several numbers of devices
 FEW = configuration(vary={"devices": [1, 2], "args": {"batch_size": [32], "amp": ["none"]}})
@@ -32,7 +32,7 @@ def p(**changes: Any) -> ScriptParameters:
 
 
 def measured(folder: Path, parameters: ScriptParameters, *arguments: Any, **changes: Any) -> dict[str, Any]:
-    return measure_run(write_run(folder, parameters, *arguments, **changes))
+    return measure_run(write_script_run(folder, parameters, *arguments, **changes))
 
 
 def scenario(folder: Path, config: dict[str, Any] | None = None, **changes: Any) -> Results:
@@ -126,27 +126,27 @@ def test_without_samples_there_is_no_throughput_but_steps(tmp_path: Path) -> Non
     assert all(math.isnan(row[name]) for name in rates)
     assert "samples_per_step or samples_per_device" in notices(row)[0]
     # Samples that are not known of one step are not counted as none.
-    folder = write_run(tmp_path / "one", p(), 0.05, samples=32)
+    folder = write_script_run(tmp_path / "one", p(), 0.05, samples=32)
     change_steps(folder, lambda steps: steps.assign(samples=steps["samples"].mask(steps["step"] == 6)))
     assert math.isnan(measure_run(folder)["throughput_samples_per_s"])
 
 
 def test_phases_may_be_missing_and_need_not_add_up_to_the_step(tmp_path: Path) -> None:
-    folder = write_run(tmp_path / "missing", p(), 0.1, phases={"backward": 0.5, "optimizer": 0.1})
+    folder = write_script_run(tmp_path / "missing", p(), 0.1, phases={"backward": 0.5, "optimizer": 0.1})
     row = measure_run(folder)
     assert (row["backward_s"], row["optimizer_s"], row["other_s"]) == pytest.approx((0.05, 0.01, 0.04))
     assert row["forward_s"] is None and row["data_share"] is None
     assert row["inconsistency"] is None
     assert run_status(None, folder, None, row) == ("completed", ["no trace: no profiler"], True)
     # A phase that some steps are without counts over all steps: one batch for four updates.
-    folder = write_run(tmp_path / "some", p(), 0.1, phases={"backward": 0.5})
+    folder = write_script_run(tmp_path / "some", p(), 0.1, phases={"backward": 0.5})
     change_steps(folder, lambda steps: steps.assign(data_s=steps["data_s"].mask(steps["step"] % 4 == 0, 0.01)))
     row = measure_run(folder)
     assert row["data_s"] == pytest.approx(0.0025)
     assert (row["data_share"], row["profiled_data_share"]) == pytest.approx((0.025, 0.025))
     assert row["data_s"] + row["backward_s"] + row["other_s"] == pytest.approx(row["mean_iteration_time_s"])
     # Evaluation in every fourth step of 50 ms lasts 20 ms, so 5 ms a step; of the other 45 ms, 20 are of forward.
-    folder = write_run(tmp_path / "evaluation", p(), 0.05, phases={"forward": 0.4})
+    folder = write_script_run(tmp_path / "evaluation", p(), 0.05, phases={"forward": 0.4})
     assert math.isnan(measure_run(folder)["evaluation_s"] or math.nan)
     change_steps(folder, lambda steps: steps.assign(evaluation_s=np.where(steps["step"] % 4 == 0, 0.02, np.nan)))
     row = measure_run(folder)
@@ -161,7 +161,7 @@ def test_a_pass_that_is_shorter_than_the_windows_is_noticed(tmp_path: Path) -> N
     assert row["between_passes_s"] == pytest.approx(0, abs=1e-9)
     assert not any("pass" in notice for notice in notices(row))  # nothing of the script's time is left out
     # A checkpoint of 0.4 s after each pass of 0.4 s.
-    folder = write_run(tmp_path / "saving", p(), 0.05, steps_per_pass=8)
+    folder = write_script_run(tmp_path / "saving", p(), 0.05, steps_per_pass=8)
     change_steps(folder, lambda steps: steps.assign(start_s=steps["start_s"] + 0.4 * (steps["epoch"] - 1)))
     row = measure_run(folder)
     assert row["between_passes_s"] == pytest.approx(0.4)
@@ -169,7 +169,7 @@ def test_a_pass_that_is_shorter_than_the_windows_is_noticed(tmp_path: Path) -> N
 
 
 def test_steps_that_are_backward_passes_are_told_of(tmp_path: Path) -> None:
-    folder = write_run(tmp_path, p(), 0.05)
+    folder = write_script_run(tmp_path, p(), 0.05)
     assert not any("backward" in notice for notice in notices(measure_run(folder)))
     record = json.loads((folder / "run.json").read_text())
     record["ranks"][0]["observed"]["steps_by"] = "backward passes"
@@ -178,7 +178,7 @@ def test_steps_that_are_backward_passes_are_told_of(tmp_path: Path) -> None:
 
 
 def test_threads_are_those_that_the_ranks_had(tmp_path: Path) -> None:
-    folder = write_run(tmp_path, p(), 0.05)
+    folder = write_script_run(tmp_path, p(), 0.05)
     record = json.loads((folder / "run.json").read_text())
     record["ranks"][0]["intraop_threads"] = 8
     write_json(folder / "run.json", record | {"hardware": {"usable_cpus": 2}})
@@ -187,7 +187,7 @@ def test_threads_are_those_that_the_ranks_had(tmp_path: Path) -> None:
 
 
 def test_measured_steps_of_a_run_that_did_not_complete_have_numbers(tmp_path: Path) -> None:
-    folder = write_run(tmp_path, p(), 0.05)
+    folder = write_script_run(tmp_path, p(), 0.05)
     record = json.loads((folder / "run.json").read_text())
     reason = {"code": "timed_out", "time_limit_s": 480.0, "measured_steps": 8, "step_s": 13.6}
     write_json(folder / "run.json", record | {"outcome": "timed_out", "reason": reason})
@@ -201,7 +201,10 @@ def test_measured_steps_of_a_run_that_did_not_complete_have_numbers(tmp_path: Pa
 @pytest.mark.parametrize(("share", "kind"), [(0.5, "strong"), (0.75, "unknown")])
 def test_the_kind_of_scaling_follows_from_the_samples_of_a_step(tmp_path: Path, share: float, kind: str) -> None:
     one, two = parameters_of_all(FEW)
-    folders = [write_run(tmp_path, one, 0.04, samples=32), write_run(tmp_path, two, 0.04, samples=32 * share)]
+    folders = [
+        write_script_run(tmp_path, one, 0.04, samples=32),
+        write_script_run(tmp_path, two, 0.04, samples=32 * share),
+    ]
     write_scenario(folders, {}, tmp_path / "ours")
     assert set(speedup_table(Results.read_scenario(tmp_path / "ours"))["scaling"]) == {kind}
 
@@ -228,7 +231,7 @@ CHANGED = {"file": "train.py", "sha256": "cd" * 32, "commit": None, "modified": 
 def test_a_script_that_changed_between_runs_is_noticed_and_its_runs_are_not_pooled(tmp_path: Path) -> None:
     config = configuration(vary={"args": {"batch_size": [32], "amp": ["none"]}}, repeats=2, **UNSCALED)
     first, second = parameters_of_all(config)
-    folders = [write_run(tmp_path, first, 0.1), write_run(tmp_path, second, 0.1, script=CHANGED)]
+    folders = [write_script_run(tmp_path, first, 0.1), write_script_run(tmp_path, second, 0.1, script=CHANGED)]
     write_scenario(folders, {}, tmp_path / "scenarios" / "ours")
     assert "2 sets of versions: train.py abababababab, train.py cdcdcdcdcdcd" in notes(
         Results.read_scenario(tmp_path / "scenarios" / "ours")

@@ -23,7 +23,7 @@ from multicard.core.secrets import arguments_without_secrets
 from multicard.experiment.load import check
 from multicard.experiment.runs import expand_scenario
 from multicard.launch.variables import secrets_in, settings
-from script_runs import write_run
+from script_runs import write_script_run
 
 HOME = "/home"  # named apart: no file of the project holds a whole path of a machine
 PLACE = f"{HOME}/planted person/my planted data"
@@ -94,7 +94,7 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for scenario in experiment.scenarios:
         for devices, run in enumerate(expand_scenario(experiment, scenario)):
             changes = record_of(0) if scenario == "words" else {}
-            folder = write_run(tmp_path / "results", run.parameters, 0.1 / (1 + devices), **changes)
+            folder = write_script_run(tmp_path / "results", run.parameters, 0.1 / (1 + devices), **changes)
             (folder / "log.txt").write_text(f"xyzzy {TOKEN} {PLACE}")
     return tmp_path / "results"
 

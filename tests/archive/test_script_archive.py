@@ -13,7 +13,7 @@ from multicard.core.errors import UserError
 from multicard.experiment.load import check
 from multicard.experiment.runs import distinct, expand
 from recorded_runs import manifest_of
-from script_runs import COMMAND, configuration, parameters_of_all, write_run
+from script_runs import COMMAND, configuration, parameters_of_all, write_script_run
 
 
 def packed(folder: Path, command: list[str], python: str | None = None, **args: Any) -> Path:
@@ -22,7 +22,7 @@ def packed(folder: Path, command: list[str], python: str | None = None, **args: 
     config = configuration(vary=vary, figures=["step_breakdown"])
     config["scenarios"]["ours"]["fixed"] |= {"command": command} | ({"python": python} if python else {})
     for p in parameters_of_all(config):
-        write_run(folder / "results", p, 0.1)
+        write_script_run(folder / "results", p, 0.1)
     pack(check({"results": str(folder / "results"), **config}, "mine.yaml", outside=False), folder / "runs.tar.gz")
     return folder / "runs.tar.gz"
 
@@ -52,7 +52,7 @@ def test_what_command_and_args_hold_is_scrubbed_and_the_archive_stays_whole(tmp_
 
 def test_an_archive_that_could_not_be_read_is_not_written(tmp_path: Path) -> None:
     config = configuration(vary={"args": {"batch_size": [32], "amp": ["/srv/a", "/srv/b"]}}, figures=["step_breakdown"])
-    write_run(tmp_path / "results", parameters_of_all(config)[0], 0.1)
+    write_script_run(tmp_path / "results", parameters_of_all(config)[0], 0.1)
     experiment = check({"results": str(tmp_path / "results"), **config}, "mine.yaml", outside=False)
     with pytest.raises(UserError, match=r"cannot be archived: with private text removed, .*lists a value twice"):
         pack(experiment, tmp_path / "runs.tar.gz")

@@ -11,7 +11,7 @@ import pytest
 from console import multicard
 from multicard.archive.pack import pack
 from multicard.experiment.load import check
-from script_runs import configuration, parameters_of_all, write_run
+from script_runs import configuration, parameters_of_all, write_script_run
 
 DIGESTS = {"node07.cluster": "07" * 16, "node99.cluster": "99" * 16}
 SPREAD = (1.0, 1.002, 0.998)  # of repeats
@@ -31,7 +31,8 @@ def measured(
     times_of_run = {"started": f"{day}:00:00+00:00", "ended": f"{day}:20:00+00:00"}
     for p in parameters_of_all(CONFIG):
         step_s = 0.1 * times * SPREAD[p.repeat - 1]
-        write_run(folder, p, step_s, **({"host": host, "variables": {"NCCL_ALGO": "Ring"}} | times_of_run | keys))
+        facts = {"host": host, "variables": {"NCCL_ALGO": "Ring"}} | times_of_run | keys
+        write_script_run(folder, p, step_s, **facts)
     return folder
 
 

@@ -18,7 +18,7 @@ from multicard.core.text import for_csv, from_csv
 from multicard.experiment.load import check
 from multicard.experiment.runs import expand_scenario
 from multicard.results.tables import read_measures, write_csv
-from script_runs import COMMAND, configuration, write_run
+from script_runs import COMMAND, configuration, write_script_run
 from synthetic import kineto_trace
 
 ESCAPES = "\x1b]0;owned\x07\x1b[31m\x9b31m"
@@ -93,7 +93,7 @@ def test_the_report_holds_no_control_characters_and_its_tables_no_formulas(tmp_p
     for run in expand_scenario(experiment, "ours"):
         outcome = {} if run.parameters.devices == 1 else {"outcome": "failed", "reason": failed}
         host = {"name": f"n1{ESCAPES}", "system": "Linux"}
-        write_run(tmp_path / "results", run.parameters, 0.1, host=host, **outcome)
+        write_script_run(tmp_path / "results", run.parameters, 0.1, host=host, **outcome)
     (tmp_path / "mine.yaml").write_text(pd.Series(config).to_json())
     read = read_results(tmp_path / "results", tmp_path / "mine.yaml")
     read.draw(tmp_path / "drawn")
