@@ -94,6 +94,32 @@ def _leaves(hint: Any) -> Iterator[Any]:
             yield from _leaves(argument)
 
 
+def test_a_text_that_is_none_of_the_words_of_its_field_stays() -> None:
+    def kept(**facts: str) -> dict[str, Any]:
+        return ALLOWED.record(make_run(profiler={"used": "none"} | facts)).profiler.model_dump(exclude_unset=True)
+
+    assert kept(why="as configured") == {"used": "none", "why": "as configured"}
+    assert kept(why="mplanted has no nsys") == {"used": "none"}
+    # A remark says that there was something.
+    assert kept(caveat="mplanted") == {"used": "none", "caveat": "limited for a reason that archives leave out"}
+    assert kept(caveat="") == {"used": "none"}
+
+
+def test_versions_leave_in_their_form_under_names_that_hold_no_name() -> None:
+    stated = {"torch": "2.11.0", "numpy": "mplanted", "GPU": "NVIDIA H100", "/home/mplanted": "1.0"}
+    assert ALLOWED.record(make_run(versions=stated)).versions == {"torch": "2.11.0", "GPU": "NVIDIA H100"}
+
+
+def test_commands_are_found_wherever_they_stand() -> None:
+    def own(command: object) -> object:
+        [scenario] = ALLOWED.own([{"vary": {"command": command}}])
+        return scenario["vary"]["command"]
+
+    secret, open_to_all = ["train.py", "--token", "abc"], ["train.py", "--token", "removed"]
+    assert own(secret) == open_to_all
+    assert own([secret, ["train.py"]]) == [open_to_all, ["train.py"]]
+
+
 def test_order_and_conditions_of_a_run_stay() -> None:
     state = {"sm_clock_mhz": 1755.0, "power_limit_w": 700.0, "clock_reasons": ["hw_thermal_slowdown", "sw_power_cap"]}
     record = make_run(

@@ -8,9 +8,19 @@ import pytest
 
 from multicard.core.files import write_json
 from multicard.core.layout import Outcome
-from multicard.core.reasons import Reason, describe_reason
-from multicard.launch.judge import JobFacts, MeasuredSteps, judge, judge_gpus, measured_steps
+from multicard.core.reasons import LONGEST_MESSAGE, Reason, describe_reason
+from multicard.launch.judge import (
+    JobFacts,
+    MeasuredSteps,
+    judge,
+    judge_gpus,
+    judge_profiler,
+    measured_steps,
+    profiler_failure,
+    text_of,
+)
 from multicard.launch.supervise import Ended
+from multicard.profilers import PROFILERS
 from multicard.runs.rank_report import RankReport
 from multicard.runs.record import GpuIdentity, Observed
 from multicard.runs.verdict import Verdict
@@ -246,6 +256,9 @@ def test_the_step_time_that_is_printed_is_that_of_the_slowest_rank_of_each_epoch
 def test_a_rank_that_made_too_few_steps_where_another_made_enough_disagrees_with_that(tmp_path: Path) -> None:
     said = "rank 0: another rank ended before step 5; every rank has to make the same number of steps"
     assert judged([COMPLETED[0], short(1)], exit_code=0) == said
+    # Not where the other one failed in another way after as many steps.
+    other = ended_as("failed", 1, steps=4, message="ValueError: x")
+    assert judged([COMPLETED[0], other], exit_code=0) == "rank 1: ValueError: x"
 
 
 EARLY = [RankReport(rank=rank, outcome="completed", ended_early=True) for rank in (0, 1)]
@@ -391,3 +404,35 @@ def test_a_node_that_slurm_says_is_lost_is_the_reason(
     assert judged(records, exit_code, NODE_FAILURE, node_of=nodes) == says
     # A script on one node may print what it likes.
     assert "lost" not in judged([], 137, NODE_FAILURE)
+
+
+def test_a_profiler_that_failed_by_itself_is_the_reason_where_no_rank_reported_an_error(tmp_path: Path) -> None:
+    log = tmp_path / "log.txt"
+    log.write_text("Agent launcher failed.\nRuntimeError: x\n")
+    for code in ("exited", "killed"):
+        reason = judge_profiler(Reason(code), PROFILERS["nsys"], Ended(1, False, 1.0), log)
+        assert reason == Reason("profiler_failed", message="nsys: Agent launcher failed.")
+    for profiler, code in (("nsys", "error"), ("kineto", "exited")):
+        assert judge_profiler(Reason(code), PROFILERS[profiler], Ended(1, False, 1.0), log) == Reason(code)
+
+
+def test_how_a_profiler_failed_has_what_it_printed_last_and_that_it_had_failed_before(tmp_path: Path) -> None:
+    log = tmp_path / "log.txt"
+    log.write_text("no such option\n")
+    ended = Ended(1, False, 1.0, profiler_failure="it exited with 1", profiler_failed_before="it hung")
+    failure = profiler_failure(PROFILERS["nsys"], ended, log)
+    assert failure == "nsys: it exited with 1; no such option; at an earlier start it failed too"
+    log.write_text("x" * 10_000)
+    assert len(profiler_failure(PROFILERS["nsys"], ended, log) or "") == LONGEST_MESSAGE
+
+
+def test_a_log_is_read_whatever_bytes_a_job_printed(tmp_path: Path) -> None:
+    (tmp_path / "log.txt").write_bytes("naïve ".encode() + b"\xff")
+    assert text_of(tmp_path / "log.txt") == "naïve \ufffd"
+    assert text_of(tmp_path / "none.txt") == ""
+
+
+def test_what_was_printed_before_an_error_is_not_the_reason_and_a_long_line_is_cut() -> None:
+    log = f"RuntimeError: {'x' * 10_000}\nbye\n"
+    message = verdict_on([], 1, log).reason.message
+    assert message.startswith("RuntimeError: xxx") and len(message) == LONGEST_MESSAGE
