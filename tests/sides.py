@@ -5,7 +5,8 @@ from typing import Any
 
 from factories import make_run
 from multicard.analysis.comparison.sides import Side
-from multicard.analysis.evidence import Configuration, MeasuredRun, Provenance
+from multicard.results.configuration import Configuration, MeasuredRun
+from multicard.results.provenance import Provenance
 
 
 def make_side(lost: Sequence[str] = (), record: dict[str, Any] | None = None, **times_s: Sequence[float]) -> Side:

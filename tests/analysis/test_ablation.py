@@ -7,13 +7,13 @@ import pytest
 
 from figures.measured import gathered, measured
 from multicard.analysis.ablation import as_table, cost_lines, costs, not_measured, with_loading
+from multicard.analysis.answer import HOW_MANY, NEXT
 from multicard.analysis.choice.choices import choices
 from multicard.analysis.choice.recommend import advise, as_markdown
 from multicard.analysis.runs.notices import notices
 from multicard.analysis.runs.step_parts import StepPart
 from multicard.analysis.scaling.headline import headline
 from multicard.results.results import Results
-from multicard.results.tables import ScenarioTables
 
 # Seconds per step of two repeats, by devices and what is left out; the second is slower in all by about a fifth.
 STEPS = {
@@ -24,7 +24,7 @@ STEPS = {
 
 
 @pytest.fixture
-def tables(tmp_path: Path) -> ScenarioTables:
+def evidence(tmp_path: Path) -> Results:
     rows = [
         {
             "command": ["train.py"], "devices": devices, "ablate": part, "repeat": repeat, "iteration_time_s": step_s,
@@ -37,11 +37,6 @@ def tables(tmp_path: Path) -> ScenarioTables:
         for repeat, step_s in enumerate(times, 1)
     ]  # fmt: skip
     return gathered(tmp_path / "scenarios/mine", measured("script", *rows))
-
-
-@pytest.fixture
-def evidence(tables: ScenarioTables) -> Results:
-    return Results.read_scenario(tables)
 
 
 def test_costs_are_ratios_of_rates_and_what_they_save(evidence: Results) -> None:
@@ -109,7 +104,7 @@ def on_gpu(folder: Path, **of_host: object) -> Results:
         "overlapped_s": 0.0, "exposed_communication_s": 0.0, "idle_s": 0.3, "idle_launching_s": 0.25,
         "idle_host_elsewhere_s": 0.05,
     }  # fmt: skip
-    return Results.read_scenario(gathered(folder, found, timeline=[{"run": run, **trace} for run in found["run"]]))
+    return gathered(folder, found, timeline=[{"run": run, **trace} for run in found["run"]])
 
 
 def test_what_the_host_costs_is_part_of_the_time_without_loading(tmp_path: Path) -> None:
@@ -139,19 +134,18 @@ def test_where_a_step_needs_the_host_its_share_by_the_trace_is_told_and_not_as_m
     assert "what the host's work costs was not measured" in as_markdown(evidence, verbose=False)
 
 
-def test_runs_that_trained_nothing_are_marked_and_count_nowhere_else(tables: ScenarioTables, evidence: Results) -> None:
-    assert set(tables.measures["ablate"]) == {"none"} and len(tables.measures) == 4
-    assert len(tables.completed) == 4 and len(tables.ablated) == 8
-    assert {each["ablate"] for each in evidence.configurations} == {"none"}
+def test_runs_that_trained_nothing_are_marked_and_count_nowhere_else(evidence: Results) -> None:
+    assert evidence.frame()["ablate"].tolist() == ["none"] * 4 and len(evidence.ablated_frame()) == 8
+    assert {each["ablate"] for each in evidence.configurations()} == {"none"}
     assert [row.devices for job in choices(evidence) for row in job.rows] == [1, 2]
-    assert headline(evidence).varied == ("devices",)
-    for row in tables.ablated.to_dict("records"):
+    assert headline(evidence).question == HOW_MANY
+    for row in evidence.ablated_frame().to_dict("records"):
         assert any(notice.startswith("ablated: ") for notice in notices(row))
 
 
 def test_without_such_runs_nothing_is_said(tmp_path: Path) -> None:
     rows = [{"command": ["train.py"], "devices": each, "iteration_time_s": 0.1} for each in (1, 2)]
-    found = costs(Results.read_scenario(gathered(tmp_path, measured("script", *rows))))
+    found = costs(gathered(tmp_path, measured("script", *rows)))
     assert found == [] and cost_lines(found) == [] and as_table(found).empty
 
 
@@ -166,9 +160,9 @@ def advised(folder: Path, parts: dict[str, float], ablate: str, *times: tuple[fl
         for repeat, both in enumerate(times, 1)
         for part, step_s in zip(("none", ablate), both, strict=True)
     ]  # fmt: skip
-    evidence = Results.read_scenario(gathered(folder / "scenarios/mine", measured("script", *rows)))
+    evidence = gathered(folder / "scenarios/mine", measured("script", *rows))
     [job] = advise(evidence).jobs
-    return [text for label, text in job.points if label == "Try next"]
+    return [answer.sentence for answer in job.first_screen if answer.question == NEXT]
 
 
 LOADING = {"data loading": 0.73, StepPart.COMPUTE_OR_COMMUNICATION: 0.27}

@@ -37,8 +37,8 @@ def timeline(of: int, span: float = 1.0, **shares: float) -> Row:
 
 
 def report(evidence: Results) -> BottleneckReport:
-    [configuration] = evidence.configurations
-    return report_of(configuration, evidence.per_run(trace_shares).to_dict("index"))
+    [configuration] = evidence.configurations()
+    return report_of(configuration, trace_shares(evidence).to_dict("index"))
 
 
 def held_back(evidence: Results) -> list[tuple[str, float]]:
@@ -109,7 +109,7 @@ def test_out_of_memory_comes_first_with_options_to_need_less(tmp_path: Path) -> 
     )
     [found] = report(evidence).bottlenecks
     assert (found.name, found.evidence) == ("memory", "3 of 3 runs ran out of memory (measures.csv)")
-    named = untried(evidence.configurations[0], found, evidence.configurations)
+    named = untried(evidence.configurations()[0], found, evidence.configurations())
     assert {each.partition("`")[2].partition("`")[0] for each in named} == {
         "lower batch_size", "activation_checkpointing: true", "technique: qlora",
     }  # fmt: skip

@@ -1,6 +1,7 @@
 """Doubts about a run reach its reader: in the lines above figures, and in the report's table of runs."""
 
 import contextlib
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from multicard.core.layout import GATHERED_ACTIVITIES
 from multicard.experiment.figures import FIGURES
 from multicard.figures.catalog import load_drawing
 from multicard.figures.style import NothingToShow
-from multicard.results.tables import ScenarioTables
+from multicard.results.results import Results
 
 DRIFTING = {"drift": 0.12, "stationary": False}
 PILED_UP = {"data_share": 0.26, "profiled_data_share": 0.049, "profiler_overhead": -0.2}
@@ -58,12 +59,11 @@ def test_figures_say_which_runs_are_in_doubt_and_those_of_the_profiled_window_al
     assert "timed on the host: 2 of 4 runs" in said(*traced, profiled=True)
 
 
-class Asked(ScenarioTables):
-    """Tables that note which of them a figure asks for."""
+@dataclass(frozen=True, eq=False)
+class Asked(Results):
+    """Results that note which tables a figure asks for."""
 
-    def __init__(self, folder: Path):
-        super().__init__(folder)
-        self.names: set[str] = set()
+    names: set[str] = field(default_factory=set)
 
     def table(self, name: str) -> pd.DataFrame:
         """Note the name."""
@@ -73,8 +73,8 @@ class Asked(ScenarioTables):
 
 @pytest.mark.parametrize("name", FIGURES)
 def test_a_figure_that_reads_a_trace_is_one_of_the_profiled_window(name: str, tmp_path: Path) -> None:
-    gathered(tmp_path, texts() if FIGURES[name].workload == "llm" else pictures())
-    asked, drawing = Asked(tmp_path), load_drawing(name)
+    results = gathered(tmp_path, texts() if FIGURES[name].workload == "llm" else pictures())
+    asked, drawing = Asked(results.measures, scenarios=results.scenarios), load_drawing(name)
     with contextlib.suppress(NothingToShow):
         drawing.draw(asked)
     plt.close("all")

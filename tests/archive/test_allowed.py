@@ -106,7 +106,7 @@ def test_a_text_that_is_none_of_the_words_of_its_field_stays() -> None:
 
 
 def test_versions_leave_in_their_form_under_names_that_hold_no_name() -> None:
-    stated = {"torch": "2.11.0", "numpy": "mplanted", "GPU": "NVIDIA H100", "/home/mplanted": "1.0"}
+    stated = {"torch": "2.11.0", "numpy": "mplanted", "GPU": "NVIDIA H100", "/opt/mplanted": "1.0"}
     assert ALLOWED.record(make_run(versions=stated)).versions == {"torch": "2.11.0", "GPU": "NVIDIA H100"}
 
 

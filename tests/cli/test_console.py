@@ -40,9 +40,9 @@ def test_each_run_has_a_line_and_each_scenario_its_result(pipeline: Pipeline) ->
     pipeline.runs(first)
     pipeline.runs(second, outcome="failed", reason=reason)
     pipeline.say(None, event=LogEvent.PROGRESS, done=3, total=4)
-    pipeline.draws("fp64 10% slower than fp32 (n=2)", ["precision"])
+    pipeline.draws("fp64 10% slower than fp32 (n=2)", "gain_precision")
     parameters = [pipeline.matrix.runs[run].parameters for run in (first, second)]
-    names = [f"formats precision={p.precision} repeat {p.repeat}" for p in parameters]
+    names = [f"formats, {p.precision}, repeat {p.repeat}" for p in parameters]
     said = pipeline.said()
     # Two steps in 0.05 s.
     assert said.out.splitlines() == [
@@ -179,7 +179,7 @@ def test_on_a_terminal_the_last_line_is_the_current_run_with_its_step_and_the_ti
     output.wait_for("step 7 of 60")
     pipeline.handler.close()
     p = pipeline.matrix.runs[second].parameters
-    state = f"about 1 minute left; run 2 of 2: formats precision={p.precision} repeat {p.repeat}: step 7 of 60"
+    state = f"about 1 minute left; run 2 of 2: formats, {p.precision}, repeat {p.repeat}: step 7 of 60"
     assert f"\r\x1b[K{state}" in output.getvalue()
     assert output.getvalue().endswith("\r\x1b[K"), "it does not stay"
 

@@ -13,7 +13,7 @@ from multicard.experiment.figures import FIGURES
 from multicard.experiment.load import check
 from multicard.experiment.workload import WORKLOADS
 from multicard.figures.bars import height_of, name_rows
-from multicard.figures.series import labels, unit
+from multicard.figures.series import labels, setting_label
 from multicard.figures.style import legend_below, styled
 from multicard.workloads.script.workload import WORKLOAD, default_figures
 from script_runs import configuration
@@ -60,11 +60,11 @@ def test_series_of_language_models_are_named_in_words() -> None:
     ("value", "label"),
     [
         (32, "x 32"), (32.0, "x 32"), (1e-05, "x 1e-05"), ("bf16", "x bf16"), (True, "x"), (False, "no x"),
-        ("$a$", r"x \$a\$"), ("two\nlines", "x two lines"), ("a" * 50, "x " + "a" * 39 + "…"),
+        ("$a$", r"x \$a\$"), ("two\nlines", "x two lines"), ("a" * 70, "x " + "a" * 57 + "…"),
     ],
 )  # fmt: skip
 def test_own_values_are_shown_as_they_are_and_never_as_formulas(value: Any, label: str) -> None:
-    assert unit("args.x", value) == label
+    assert setting_label("args.x", value) == label
 
 
 def test_what_a_table_lacks_is_a_full_epoch_or_a_parameter_of_another_script_which_names_no_series() -> None:

@@ -8,6 +8,7 @@ import pandas as pd
 
 from factories import make_run, write_run
 from multicard.report.results import Plan
+from multicard.runs.parameters import as_columns
 from multicard.runs.record import RunRecord
 
 HOSTILE = "<script>document.title='taken'</script>\"'><img src=x onerror=\"document.title='taken'\">&amp;"
@@ -85,7 +86,11 @@ def results(folder: Path) -> Path:
         table = mine[["run", "outcome", "reason"]].assign(started="", wall_time_s="")
         table.loc[ran.index, ["started", "wall_time_s"]] = ["2026-01-02T03:04:05.000+00:00", "60.0"]
         table.to_csv(place / "runs.csv", index=False)
-        ran[["run", "outcome", "reason", "devices", "iteration_time_s"]].to_csv(place / "measures.csv", index=False)
+        parameters = [as_columns(record(run).parameters.model_dump()) for run in ran["run"]]
+        measures = ran[["run", "outcome", "reason", "iteration_time_s"]].reset_index(drop=True)
+        measures.join(pd.DataFrame(parameters, columns=list(parameters[0]) if parameters else ["workload"])).to_csv(
+            place / "measures.csv", index=False
+        )
         for _, row in ran.iterrows():
             write_run(folder / "runs", record(row["run"], row["outcome"], row["reason"]))
     _figure(folder, "processes", "iteration_time", lines(), svg=True)

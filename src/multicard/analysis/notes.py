@@ -87,7 +87,7 @@ def _differing_versions(runs: Sequence[MeasuredRun]) -> list[str]:
     sets: list[set[str]] = [set(versions.split(", ")) for versions in in_words]
     if len(sets) < 2:
         return []
-    differing = sorted(set.union(*sets) - set.intersection(*sets))
+    differing = sorted(sets[0].union(*sets) - sets[0].intersection(*sets))
     names = [printable(version, LONGEST_NAME) for version in differing]
     return [f"{len(sets)} sets of versions: {', '.join(names)}"]
 

@@ -1,6 +1,7 @@
 """Where and with what a run ran, in words: the one place that words the hardware and the versions of a record."""
 
 from collections import Counter
+from collections.abc import Iterable
 
 from multicard.core.text import gpu_name
 from multicard.core.units import BYTES, with_unit

@@ -56,7 +56,7 @@ class _Setting(NamedTuple):
     """A value of the compared parameter, and the values of the other parameters that vary."""
 
     value: Hashable
-    surroundings: tuple[Any, ...]
+    other_values: tuple[Any, ...]
 
 
 def gains(results: Results, parameter: str) -> pd.DataFrame:
@@ -77,7 +77,7 @@ def gains(results: Results, parameter: str) -> pd.DataFrame:
     base, compared = _compared(list(samples), parameter)
     pool = Pool(samples)
     ratios = [pool.ratio(setting._replace(value=base), setting) for setting in compared]
-    table = _surroundings_table(timed.frame()[other_parameters], list(samples), compared)
+    table = _other_values_table(timed.frame()[other_parameters], list(samples), compared)
     table.insert(0, "base", base)
     table.insert(1, "value", pd.Series([setting.value for setting in compared], dtype=object))
     return pd.concat([table, _excess("gain", ratios)], axis="columns")
@@ -96,21 +96,21 @@ def _compared(settings: Sequence[_Setting], parameter: str) -> tuple[Hashable, l
     present = [value for value in ORDER[parameter] if value in values]
     if not present:
         return None, []
-    base, *other_values = present
-    with_base = {setting.surroundings for setting in settings if setting.value == base}
-    surroundings = dict.fromkeys(setting.surroundings for setting in settings)
-    candidates = [_Setting(value, row) for value in other_values for row in surroundings if row in with_base]
+    base, *compared_values = present
+    with_base = {setting.other_values for setting in settings if setting.value == base}
+    distinct = dict.fromkeys(setting.other_values for setting in settings)
+    candidates = [_Setting(value, row) for value in compared_values for row in distinct if row in with_base]
     measured = set(settings)
     return base, [setting for setting in candidates if setting in measured]
 
 
-def _surroundings_table(rows: pd.DataFrame, settings: Sequence[_Setting], compared: Sequence[_Setting]) -> pd.DataFrame:
+def _other_values_table(rows: pd.DataFrame, settings: Sequence[_Setting], compared: Sequence[_Setting]) -> pd.DataFrame:
     """Return the other parameters of each compared setting, with the types that the columns of the measures have.
 
     `rows`: the other parameters of each run that `settings` were made from, in the order of these.
     """
-    distinct = list(dict.fromkeys(setting.surroundings for setting in settings))
-    positions = [distinct.index(setting.surroundings) for setting in compared]
+    distinct = list(dict.fromkeys(setting.other_values for setting in settings))
+    positions = [distinct.index(setting.other_values) for setting in compared]
     return rows.drop_duplicates().iloc[positions].reset_index(drop=True)
 
 
