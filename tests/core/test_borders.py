@@ -40,7 +40,7 @@ def test_texts_of_tables_are_read_back_and_numbers_stay_numbers(tmp_path: Path) 
     texts = [*(text for text in FORMULAS if "\r" not in text), "-x", "'-x"]
     table = pd.DataFrame(
         {"run": texts, "args.mode": ["=a", "+b", -1, "-x", None, "@", "'=", 2], "time_s": range(-4, 4)}
-    )
+    ).assign(outcome="completed", workload="script")
     write_csv(table, tmp_path / "measures.csv")
     rows = list(csv.reader((tmp_path / "measures.csv").open(newline="")))[1:]
     assert not any(cell[0] in "=+@\t\r" for row in rows for cell in row[:2] if cell)

@@ -76,9 +76,6 @@ class ScenarioTables:
         if not path.is_file():
             raise UserError(f"{path}: not found; expected the folder of a scenario that was measured")
         table = read_measures(path)
-        for column in ("run", "outcome", "workload"):
-            if column not in table:
-                raise UserError(f"{path}: found no column {column}")
         for workload in table["workload"].unique():
             if workload not in WORKLOADS:
                 raise UserError(
@@ -89,11 +86,7 @@ class ScenarioTables:
     @cached_property
     def outcomes(self) -> pd.DataFrame:
         """One row per planned run: its `outcome` and the `reason` for it; of those that were not run, too."""
-        table = read_checked(self.folder / OUTCOME_TABLE)
-        for column in ("run", "outcome", "reason"):
-            if column not in table:
-                raise UserError(f"{self.folder / OUTCOME_TABLE}: found no column {column}")
-        return table
+        return read_checked(self.folder / OUTCOME_TABLE, needed=("run", "outcome", "reason"))
 
     @property
     def reasons_not_run(self) -> list[str]:
@@ -123,7 +116,7 @@ def read_measures(path: Path) -> pd.DataFrame:
 
     Raises `UserError` as `read_checked`.
     """
-    table = read_checked(path)
+    table = read_checked(path, needed=("run", "outcome", "workload"))
     users_own = [name for name in table if name.startswith(ARGS_PREFIX)]
     if not users_own:
         return table
@@ -136,9 +129,9 @@ def read_measures(path: Path) -> pd.DataFrame:
 
 
 def read_checked(path: Path, **options: Any) -> pd.DataFrame:
-    """Read a CSV file of a scenario, or of all scenarios, with options of pandas.
+    """Read a CSV file of a scenario, or of all scenarios, with options of `core.tables.read_csv`.
 
-    Raises `UserError` if it is not there, was cut or altered, or does not parse.
+    Raises `UserError` if it is not there, was cut or altered, does not parse, or lacks a needed column.
     """
     _check_whole(path)
     return from_cells(read_csv(path, **options))
