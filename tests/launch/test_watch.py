@@ -124,3 +124,12 @@ def test_a_profiler_that_is_used_again_starts_its_limit_again_and_its_report_has
     writing, _ = advance(ORPHANED, look(50, has_profiler_processes=True), is_wrapped=True, limits=LIMITS)
     lingered, _ = advance(writing, look(651, has_profiler_processes=True), is_wrapped=True, limits=LIMITS)
     assert (writing.job_over_at, lingered.phase) == (50, Phase.LINGERED)
+
+
+def test_only_a_profiler_has_a_limit_after_the_job_and_it_begins_once() -> None:
+    progress, _ = advance(RUNNING, look(5, 11, ranks=RANKS), is_wrapped=False, limits=LIMITS)
+    assert (progress.phase, progress.job_over_at) == (Phase.REPORTED, None)
+    # Ranks that had gone when they were seen to have reported: the profiler has been writing since then.
+    writing = replace(ORPHANED, job_over_at=50.0)
+    progress, _ = advance(writing, look(60, ranks=RANKS, has_profiler_processes=True), is_wrapped=True, limits=LIMITS)
+    assert (progress.reported_at, progress.job_over_at) == (60, 50)
