@@ -50,9 +50,8 @@ def compared(*paths: Path, fail_above: str | None = "3%") -> tuple[int, str]:
 
 def test_a_regression_is_found_from_an_archive_to_a_folder_and_between_archives(tmp_path: Path) -> None:
     old, new = measured(tmp_path / "old"), measured(tmp_path / "new", times=1.5)
-    for before, after in (
-        (old, new), (archived(old), new), (old, archived(new)), (archived(old), archived(new))
-    ):  # fmt: skip
+    old_archive, new_archive = archived(old), archived(new)
+    for before, after in ((old, new), (old_archive, new), (old, new_archive), (old_archive, new_archive)):
         code, printed = compared(before, after)
         assert code == 1 and printed.startswith("iteration time: 2 regressions of 2 configurations\n")
         assert "50.0% slower (95% CI " in printed and "differs" not in printed
@@ -60,27 +59,33 @@ def test_a_regression_is_found_from_an_archive_to_a_folder_and_between_archives(
 
 def test_results_equal_their_own_archive(tmp_path: Path) -> None:
     results = measured(tmp_path / "results")
+    archive = archived(results)
     equal = "iteration time: 0 regressions, 2 within the tolerance of 3% of 2 configurations\n"
-    for sides in ((archived(results), results), (results, archived(results)), (archived(results),) * 2):
-        assert compared(*sides) == (0, equal)
-        code, printed = compared(*sides, fail_above=None)
+    for before, after in ((archive, results), (results, archive), (archive, archive)):
+        assert compared(before, after) == (0, equal)
+        code, printed = compared(before, after, fail_above=None)
         assert code == 0 and "differs" not in printed and "caveat" not in printed
 
 
 def test_archives_of_two_machines_are_two_sessions(tmp_path: Path) -> None:
     one, other = measured(tmp_path / "one"), measured(tmp_path / "other", "node99.cluster", times=1.5)
-    for before, after in ((one, other), (archived(one), other), (archived(one), archived(other))):
+    one_archive, other_archive = archived(one), archived(other)
+    named = f"differs: digest of the machine: 07070707 in {one_archive}, 99999999 in {other_archive}"
+    for before, after, difference in (
+        (one, other, "differs: machine: node07.cluster in "),
+        (one_archive, other, ""),
+        (one_archive, other_archive, named),
+    ):
         code, printed = compared(before, after)
         assert code == 2 and printed.startswith("iteration time: 2 of 2 configurations cannot be judged\n")
         assert "one machine" in printed, "what to do is said"
-    assert "differs: machine: node07.cluster in " in compared(one, other)[1]
-    named = f"differs: digest of the machine: 07070707 in {archived(one)}, 99999999 in {archived(other)}"
-    assert named in compared(archived(one), archived(other))[1]
+        assert difference in printed
 
 
 def test_a_machine_at_another_hour_is_another_session_in_an_archive_too(tmp_path: Path) -> None:
     one, later = measured(tmp_path / "one"), measured(tmp_path / "later", hour=12)
-    for before, after in ((one, later), (archived(one), later), (archived(one), archived(later))):
+    one_archive = archived(one)
+    for before, after in ((one, later), (one_archive, later), (one_archive, archived(later))):
         assert compared(before, after)[0] == 2
 
 
@@ -88,9 +93,10 @@ def test_without_digests_the_names_in_folders_count_and_archives_tell_no_machine
     old = measured(tmp_path / "old", digest=False)
     new = measured(tmp_path / "new", times=1.5, digest=False)
     assert compared(old, new)[0] == 1
-    code, printed = compared(archived(old), new)
+    archive = archived(old)
+    code, printed = compared(archive, new)
     assert code == 2
-    assert f"the machine of {archived(old)} is not recorded" in printed
+    assert f"the machine of {archive} is not recorded" in printed
     # Synthetic machines have no digest, and leave in archives as they are.
     old, new = (measured(tmp_path / f"synthetic{times}", times=times, host={"name": "synthetic"}) for times in (1, 1.5))
     assert compared(archived(old), new)[0] == 1
