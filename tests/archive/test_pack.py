@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import tarfile
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -143,6 +144,15 @@ def test_keys_phases_parameters_and_limits_of_machines_stay_whatever_the_user_is
     assert not any(word in json.dumps(kept) for word in (USER, HOST, VARIABLE))
     whole = MachineLimits.model_validate_json(json.dumps(limits)).model_dump(mode="json", exclude_unset=True)
     assert [part["rows"] for part in kept["parts"]] == [part["rows"] for part in whole["parts"]]
+
+
+def test_limits_of_a_machine_are_packed_without_a_warning(extracted_run: Path, tmp_path: Path) -> None:
+    add_run(extracted_run, tmp_path / "results")
+    write_json(tmp_path / "results/machine/zeta9-cuda.json", machine_record(HOST))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        pack(experiment(tmp_path / "results"), tmp_path / "out.tar.gz")
+    assert "machine/1-cuda.json" in contents(tmp_path / "out.tar.gz")
 
 
 def test_equal_runs_give_equal_bytes(recorded_results: Path, tmp_path: Path) -> None:

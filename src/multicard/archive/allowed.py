@@ -183,7 +183,9 @@ class Allowed:
             return self._entries(value, rules), True
         if isinstance(value, list | tuple):
             entries = [self._leaving(entry, rules) for entry in value]
-            return tuple(entry for entry, is_kept in entries if is_kept), True
+            kept = [entry for entry, is_kept in entries if is_kept]
+            # pydantic warns when it writes a record whose lists are tuples.
+            return (kept if isinstance(value, list) else tuple(kept)), True
         return self._fields(value), True
 
     def _entries(self, values: Mapping[str, Any], rules: Sequence[object]) -> dict[str, Any]:
