@@ -39,7 +39,7 @@ def print_results(experiment: "Experiment", config: Path) -> None:
     from multicard.results.tables import MEASURES
 
     folder = Path(experiment.results)
-    outcomes: dict[str, str] = {}  # by run; scenarios may share runs
+    outcomes: dict[str, str] = {}  # the key is a run; scenarios may share runs
     lines: list[str] = []
     is_alone = len(experiment.scenarios) == 1
     for name, scenario in experiment.scenarios.items():

@@ -6,7 +6,7 @@ from pathlib import Path
 from multicard.cli._command import PREPARE, Command, add_results
 from multicard.cli._console import say
 
-# Which multicard.api.export writes; named here, so that the help need not import it.
+# The formats of multicard.api.export, named here so that the help need not import it.
 FORMAT_NAMES = ("json", "mlflow", "openmetrics", "tensorboard", "wandb")
 
 

@@ -9,7 +9,7 @@ from multicard.runs.record import GpuModel, Hardware, Host, RunRecord
 
 SHOWN_DIGITS = 12  # enough of a checksum to tell versions of a script apart
 NOT_RECORDED = "not recorded"
-SYNTHETIC = "synthetic"  # in the names of machines that do not exist, whose timings are invented
+SYNTHETIC = "synthetic"  # marks the names of machines that do not exist, whose timings are invented
 
 
 def is_synthetic(names: Iterable[str | None]) -> bool:
