@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from multicard.analysis.answer import CHANGE, HOW_MANY, NO_THROUGHPUT, NOT_KNOWN, WHICH, Answer
-from multicard.analysis.choice.choice import Choice
+from multicard.analysis.choice.choice import Choice, Gain
 from multicard.analysis.choice.choices import Choices
 from multicard.analysis.choice.learning import changes_from, words_of
 from multicard.analysis.scaling.speedup import implausible
@@ -18,7 +18,8 @@ from multicard.stats.selection import chosen_among
 
 HOURS = {"cuda": "GPU-hours", "cpu": "process-hours"}
 FASTER = "× as fast"
-MOST_CHANGES = 3  # in the first sentence about changes
+# The first sentence about changes lists at most so many.
+MOST_CHANGES = 3
 
 
 class ChosenSpeedup(NamedTuple):
@@ -44,6 +45,7 @@ def speedups(job: Choices) -> list[ChosenSpeedup]:
     candidates = [row for row in job.rows if _is_candidate(row)]
     counts = Counter(row.devices for row in candidates)
     slowest_first = sorted(candidates, key=lambda row: row.time_s.value, reverse=True)
+    # The fastest on a number of devices comes last, and so replaces the others.
     fastest = {row.devices: row for row in slowest_first}
     chosen = [fastest[devices] for devices in sorted(fastest)]
     ratios = [chosen_among(row.speedup, counts[row.devices]) for row in chosen if row.speedup is not None]
@@ -105,17 +107,33 @@ def gains_by_changes(job: Choices, caveats: tuple[str, ...] = ()) -> list[Answer
 
     The first `MOST_CHANGES` are in one answer, the others in another.
     """
-    changed = [(row, row.gain) for row in job.rows if row.gain is not None]
-    changed.sort(key=lambda pair: pair[1].ratio.value, reverse=True)
-    results: list[Result] = []
-    rows: list[dict[str, Any]] = []
-    for row, gain in changed:
-        change = words_of(changes_from(gain.instead_of, row.learning))
-        text = f"{change}: {gain.ratio.format(unit=FASTER)} on {job.on(row.devices)}"
-        results.append(Result(text, doubt_of(gain.ratio)))
-        rows.append({"change": change, "devices": row.devices, **interval_columns("speed_ratio", gain.ratio)})
-    parts = (slice(None, MOST_CHANGES), slice(MOST_CHANGES, None))
-    return [Answer(CHANGE, joined(results[part]), tuple(rows[part]), caveats) for part in parts if results[part]]
+    gains = [(row, row.gain) for row in job.rows if row.gain is not None]
+    gains.sort(key=lambda pair: pair[1].ratio.value, reverse=True)
+    answers = []
+    for part in (gains[:MOST_CHANGES], gains[MOST_CHANGES:]):
+        if part:
+            results = [_gain_result(job, row, gain) for row, gain in part]
+            rows = [_gain_row(row, gain) for row, gain in part]
+            answers.append(Answer(CHANGE, joined(results), tuple(rows), caveats))
+    return answers
+
+
+def _gain_result(job: Choices, row: Choice, gain: Gain) -> Result:
+    text = f"{_change_words(row, gain)}: {gain.ratio.format(unit=FASTER)} on {job.on(row.devices)}"
+    return Result(text, doubt_of(gain.ratio))
+
+
+def _gain_row(row: Choice, gain: Gain) -> dict[str, Any]:
+    return {
+        "change": _change_words(row, gain),
+        "devices": row.devices,
+        **interval_columns("speed_ratio", gain.ratio),
+    }
+
+
+def _change_words(row: Choice, gain: Gain) -> str:
+    """Return what a choice changes of the training that its gain is measured against, in words."""
+    return words_of(changes_from(gain.instead_of, row.learning))
 
 
 def joined(results: Sequence[Result]) -> str:

@@ -21,13 +21,17 @@ OTHER_SCALING = {"strong": "weak", "weak": "strong"}
 
 
 class WorkMeasure(NamedTuple):
-    """How long so much work takes: the measure that shows it, and seconds by an amount and a value of the measure."""
+    """The measure from which the time of some work is computed.
+
+    `measure` is a column of results; `seconds` returns the time of an amount of work, given a value of the measure.
+    """
 
     measure: str
     seconds: Callable[[float, float], float]
 
 
-# By what the work of a run is counted in.
+# The keys are the units in which the work of a run is counted: 1000 samples at 50 samples per second take 20 s, 1000
+# steps of 0.05 s take 50 s.
 WORK: Mapping[str, WorkMeasure] = {
     "samples": WorkMeasure("throughput_samples_per_s", lambda amount, per_s: amount / per_s),
     "tokens": WorkMeasure("tokens_per_s", lambda amount, per_s: amount / per_s),
@@ -49,19 +53,21 @@ class Request:
 
 
 def proposed_job(results: Results) -> tuple[Choices, list[str]]:
-    """Return the job with speed-ups and the most completed runs, and the names of the others.
+    """Return the job to propose, and the names of all other jobs of the results: empty if there is only one job.
 
-    Raises `UserError` if no completed run shows its throughput.
+    It is the one with speed-ups; of several, or if none has any, the one with the most completed runs. Raises
+    `UserError` if no completed run shows its throughput.
     """
-    tables = choices(results)
-    rated = [job for job in tables if job.rows]
+    jobs = choices(results)
+    # A job without a throughput has no rows.
+    rated = [job for job in jobs if job.rows]
     if not rated:
         raise UserError(
             "--proposal: no completed run tells its throughput, expected one; of a script whose samples are unknown, "
             "state --samples-per-step or --samples-per-device"
         )
     proposed = max(rated, key=lambda job: (bool(speedups(job)), _completed_runs(job)))
-    return proposed, [job.job for job in tables if job is not proposed]
+    return proposed, [job.job for job in jobs if job is not proposed]
 
 
 def proposed_choice(job: Choices, request: Request) -> tuple[Choice, str]:
@@ -70,28 +76,39 @@ def proposed_choice(job: Choices, request: Request) -> tuple[Choice, str]:
     Raises `UserError` if no run completed on the devices that are stated, or none shows the time of the work.
     """
     alike = [row for row in job.rows if row.trains_like_reference]
-    same = [row for row in alike if not row.changes]
-    are_scaled = len({row.devices for row in same}) > 1
-    candidates = replace(job, rows=same if are_scaled else alike)
-    recommended, why = _recommended(candidates, request.least_efficiency)
+    # A batch that grows with the devices changes the training, so choices that leave it as it is are preferred where
+    # they show how the job scales.
+    unchanged = [row for row in alike if not row.changes]
+    shows_scaling = len({row.devices for row in unchanged}) > 1
+    candidates = unchanged if shows_scaling else alike
+    recommended, why = _recommended(replace(job, rows=candidates), request.least_efficiency)
     if request.devices in (None, recommended.devices):
-        row, reason = recommended, f"{job.on(recommended.devices)}: {why}."
+        row = recommended
+        reason = f"{job.on(recommended.devices)}: {why}."
     else:
-        # Among those on as many devices, a candidate goes before one that only differs in its batch.
-        on_stated = [row for row in alike if row.devices == request.devices]
-        if not on_stated:
-            raise UserError(
-                f"--devices: found {request.devices}, expected a number on which a run of {job.job} completed: "
-                f"{_device_counts(alike, 'or')} (multicard recommend --devices predicts others)"
-            )
-        candidate_keys = {row.key for row in candidates.rows}
-        row = min(on_stated, key=lambda row: (row.key not in candidate_keys, row.time_s.value))
+        row = _fastest_on(request.devices, job, alike, candidates)
         reason = f"{job.on(row.devices)} as stated; recommended: {job.on(recommended.devices)}, {why}."
     measure = WORK[request.unit].measure
     if not row.configuration.values(measure):
         raise UserError(f"--{request.unit}: no run on {job.on(row.devices)} tells {measure}, expected other work")
     doubt = implausible(row.speedup.value, row.devices) if row.speedup else None
     return row, f"{reason} It is {doubt}." if doubt else reason
+
+
+def _fastest_on(devices: int | None, job: Choices, alike: Sequence[Choice], candidates: Sequence[Choice]) -> Choice:
+    """Return the fastest candidate on a number of devices, else the fastest that only differs in its batch.
+
+    Raises `UserError` if there is neither.
+    """
+    on_devices = [row for row in alike if row.devices == devices]
+    if not on_devices:
+        raise UserError(
+            f"--devices: found {devices}, expected a number on which a run of {job.job} completed: "
+            f"{_device_counts(alike, 'or')} (multicard recommend --devices predicts others)"
+        )
+    candidate_keys = {row.key for row in candidates}
+    preferred = [row for row in on_devices if row.key in candidate_keys]
+    return min(preferred or on_devices, key=lambda row: row.time_s.value)
 
 
 def _recommended(job: Choices, least_efficiency: float) -> tuple[Choice, str]:
@@ -101,16 +118,13 @@ def _recommended(job: Choices, least_efficiency: float) -> tuple[Choice, str]:
     """
     rule = f"at least {percent(least_efficiency)} efficient and faster than one"
     scaled = speedups(job)
-    good = [speedup for speedup in scaled if _efficiency(speedup) >= least_efficiency and _may_be_faster(speedup.ratio)]
-    if good:
-        best = max((speedup.choice for speedup in good), key=lambda row: row.devices)
-        less_efficient = [
-            f"; on {speedup.choice.devices}: {percent(_efficiency(speedup))}"
-            for speedup in scaled
-            if speedup.choice.devices > best.devices
-        ]
-        why = f"the most of those measured ({_device_counts(job.rows)}) that are {rule}{''.join(less_efficient)}"
-        return best, why
+    efficient = [speedup for speedup in scaled if _efficiency(speedup) >= least_efficiency]
+    worthwhile = [speedup.choice for speedup in efficient if _may_be_faster(speedup.ratio)]
+    if worthwhile:
+        best = max(worthwhile, key=lambda row: row.devices)
+        larger = [speedup for speedup in scaled if speedup.choice.devices > best.devices]
+        less_efficient = "".join(f"; on {_efficiency_words(speedup)}" for speedup in larger)
+        return best, f"the most of those measured ({_device_counts(job.rows)}) that are {rule}{less_efficient}"
     fastest = min(job.rows, key=lambda row: row.time_s.value)
     if len({row.devices for row in job.rows}) == 1:
         return fastest, "the only number that was measured"
@@ -118,28 +132,44 @@ def _recommended(job: Choices, least_efficiency: float) -> tuple[Choice, str]:
     if not on_one:
         return fastest, "the fastest that was measured; no run on one tells how efficient it is"
     tried = ", ".join(
-        f"{speedup.choice.devices}: {percent(_efficiency(speedup))}"
-        f"{'' if _may_be_faster(speedup.ratio) else ', not shown to be faster'}"
+        _efficiency_words(speedup) + ("" if _may_be_faster(speedup.ratio) else ", not shown to be faster")
         for speedup in scaled
     )
-    # One that also ran on several devices shows how it scales.
-    best = min(on_one, key=lambda row: (len(series_of(job, row)) == 1, row.time_s.value))
-    return best, f"no larger number that was measured is {rule}{f' ({tried})' if tried else ''}"
+    # A configuration that also ran on several devices comes first, since it shows how the job scales.
+    with_series = [row for row in on_one if len(series_of(job, row)) != 1]
+    best = min(with_series or on_one, key=lambda row: row.time_s.value)
+    return best, f"no larger number that was measured is {rule}" + (f" ({tried})" if tried else "")
 
 
 def series_of(job: Choices, choice: Choice) -> list[Choice]:
-    """Return the choices in the same configuration on all numbers of devices and nodes, after their baseline."""
+    """Return the choices that show how the configuration of `choice` scales, by rising numbers of devices and nodes.
+
+    These are the runs of its method (such as the strategy `ddp`) on several devices, and their baseline on one device,
+    which may be of another method (such as `single`). Without such a baseline the series has none.
+    """
     workload = choice.configuration.workload
-    shared = choice.configuration.rest(BASELINE_DIFFERS)
-    alike = [row for row in job.rows if row.configuration.rest(BASELINE_DIFFERS) == shared]
-    several = sorted((row for row in alike if row.devices > 1), key=lambda row: row.time_s.value)
+    rows_of_configuration = _differing_only_in_scale(job, choice)
+    on_several = [row for row in rows_of_configuration if row.devices > 1]
+    on_several.sort(key=lambda row: row.time_s.value)
     method = choice.configuration[workload.method]
     if choice.devices == 1:
-        method = _scaled_method(method, several, workload)
-    on_one = {row.configuration[workload.method]: row for row in alike if row.devices == 1}
+        method = _scaled_method(method, on_several, workload)
+    on_one = {row.configuration[workload.method]: row for row in rows_of_configuration if row.devices == 1}
+    # The workload names baselines by preference, so the first that was measured is the one.
     baselines = [on_one[name] for name in workload.baselines(method) if name in on_one]
-    series = baselines[:1] + [row for row in several if row.configuration[workload.method] == method]
-    return sorted(series, key=lambda row: (row.devices, row.configuration["nodes"] or 1))
+    scaled = [row for row in on_several if row.configuration[workload.method] == method]
+    # Sorting is stable, so that on as many devices and nodes the fastest comes first.
+    return sorted([*baselines[:1], *scaled], key=lambda row: (row.devices, row.configuration["nodes"] or 1))
+
+
+def _differing_only_in_scale(job: Choices, choice: Choice) -> list[Choice]:
+    """Return the choices whose configuration is that of `choice` but for `BASELINE_DIFFERS`.
+
+    These are the parameters in which a run on several devices may differ from its baseline on one: strategy, devices
+    and nodes.
+    """
+    shared = choice.configuration.rest(BASELINE_DIFFERS)
+    return [row for row in job.rows if row.configuration.rest(BASELINE_DIFFERS) == shared]
 
 
 def _scaled_method(method: str, scaled: Sequence[Choice], workload: Workload) -> str:
@@ -151,31 +181,43 @@ def _scaled_method(method: str, scaled: Sequence[Choice], workload: Workload) ->
     return method
 
 
-def scaling_of(series: Iterable[Choice], kinds: Mapping[str, str]) -> str:
-    """Return how a series scales, by `speedup.scaling_of_runs`: strong, weak or unknown."""
-    scalings = {kinds.get(row.configuration.completed[0].run, UNKNOWN) for row in series if row.devices > 1}
+def scaling_of(series: Iterable[Choice], scaling_by_run: Mapping[str, str]) -> str:
+    """Return how a series scales: `strong` or `weak`; `unknown` if its choices disagree, or none is on several devices.
+
+    `scaling_by_run` is made by `speedup.scaling_of_runs`.
+
+    >>> scaling_of([], {"run": "strong"})
+    'unknown'
+    """
+    scaled = [row for row in series if row.devices > 1]
+    scalings = {scaling_by_run.get(row.configuration.completed[0].run, UNKNOWN) for row in scaled}
     return scalings.pop() if len(scalings) == 1 else UNKNOWN
 
 
-def other_series(job: Choices, series: Sequence[Choice], kinds: Mapping[str, str]) -> dict[str, list[Choice]]:
-    """Return the series that scales in the other way, strong or weak, by how it scales; empty without one.
+def other_series(job: Choices, series: Sequence[Choice], scaling_by_run: Mapping[str, str]) -> dict[str, list[Choice]]:
+    """Return the series that scales in the other way, with that way as its key: `weak` for a strong one; or nothing.
 
     Of several it is the one whose parameters differ least, then the longest, then the fastest.
     """
-    other_scaling = OTHER_SCALING.get(scaling_of(series, kinds))
+    other_scaling = OTHER_SCALING.get(scaling_of(series, scaling_by_run))
     if other_scaling is None:
         return {}
     reference = series[-1].configuration.parameters
+
+    def distance(row: Choice, candidate: list[Choice]) -> tuple[int, int, float]:
+        parameters = row.configuration.parameters.items()
+        differing = sum(reference.get(name) != value for name, value in parameters)
+        return differing, -len(candidate), -row.rate.value
+
     candidates = []
     for row in job.rows:
-        other = series_of(job, row) if row.devices > 1 else []
-        if scaling_of(other, kinds) == other_scaling and len({choice.devices for choice in other}) > 1:
-            parameters = row.configuration.parameters
-            differing = sum(reference.get(name) != value for name, value in parameters.items())
-            candidates.append(((differing, -len(other), -row.rate.value), other))
+        candidate = series_of(job, row) if row.devices > 1 else []
+        shows_scaling = len({choice.devices for choice in candidate}) > 1
+        if shows_scaling and scaling_of(candidate, scaling_by_run) == other_scaling:
+            candidates.append((distance(row, candidate), candidate))
     if not candidates:
         return {}
-    _, nearest = min(candidates, key=lambda candidate: candidate[0])
+    _, nearest = min(candidates, key=lambda pair: pair[0])
     return {other_scaling: nearest}
 
 
@@ -187,8 +229,13 @@ def _efficiency(speedup: ChosenSpeedup) -> float:
     return speedup.ratio.value / speedup.choice.devices
 
 
+def _efficiency_words(speedup: ChosenSpeedup) -> str:
+    """Return a number of devices with its efficiency, such as `8: 61%`."""
+    return f"{speedup.choice.devices}: {percent(_efficiency(speedup))}"
+
+
 def _may_be_faster(ratio: Interval) -> bool:
-    """True if a speed-up is shown, or if a single repeat leaves it open."""
+    """True if a speed-up is shown, or left open: by a single repeat, or by equal repeats, whose scatter is zero."""
     return verdict(ratio) in ("more", "unknown")
 
 

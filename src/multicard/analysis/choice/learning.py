@@ -23,13 +23,12 @@ def learning_of(configurations: Sequence[Configuration]) -> dict[Hashable, Learn
     Measured batches are means over steps, so the last steps of passes make them differ a little: those that are equal
     but for that have one value here.
     """
-    learnings = {
-        configuration.key: configuration.workload.learning(
-            {**configuration.parameters, **configuration.completed[0].values}
-        )
-        for configuration in configurations
-    }
-    measured = {learning[BATCH] for learning in learnings.values() if isinstance(learning.get(BATCH), float)}
+    learnings: dict[Hashable, Learning] = {}
+    for configuration in configurations:
+        values = {**configuration.parameters, **configuration.completed[0].values}
+        learnings[configuration.key] = configuration.workload.learning(values)
+    batches = [learning.get(BATCH) for learning in learnings.values()]
+    measured = {batch for batch in batches if isinstance(batch, float)}
     names = _names_of_batches(measured)
     return {key: _with_batch_name(learning, names) for key, learning in learnings.items()}
 
@@ -82,15 +81,19 @@ def words_of(learning: Learning | Changes) -> str:
     """
     shown = dict(learning)
     factor = _factor(learning.get(BATCH))
-    other_batches = [value for name, value in learning.items() if name != BATCH and "batch" in name]
-    if factor is not None and factor in [_factor(value) for value in other_batches]:
+    other_batches = [name for name in learning if name != BATCH and "batch" in name]
+    other_factors = [_factor(learning[name]) for name in other_batches]
+    # The global batch grows as much as the batch of a device that is shown beside it, so it says nothing new.
+    if factor is not None and factor in other_factors:
         del shown[BATCH]
-    return ", ".join(f"{name}: {_value_words(value)}" for name, value in shown.items())
+    texts = [f"{name}: {_value_words(value)}" for name, value in shown.items()]
+    return ", ".join(texts)
 
 
 def _value_words(value: Any) -> str:
     sides = value if isinstance(value, tuple) else (value,)
-    return " → ".join("not known" if side is None else stated_value(side) for side in sides)
+    texts = ["not known" if side is None else stated_value(side) for side in sides]
+    return " → ".join(texts)
 
 
 def _factor(change: Any) -> float | None:

@@ -13,7 +13,8 @@ from multicard.core.text import counted, listed
 from multicard.core.units import percent
 from multicard.results.configuration import Configuration, MeasuredRun
 
-MOST_OPTIONS = 3  # named against one bottleneck
+# Against one bottleneck at most so many options are named.
+MOST_OPTIONS = 3
 MOST_NOTICES = 3
 
 
