@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 from multicard.trace.kernel_names import function_path
 
+# The name of each collective, by how libraries write it without "_". Of words that begin alike the longer one comes
+# first, since the search tries them in this order: "reduce" would else be found in "reducescatter".
 COLLECTIVES = {
     "allreduce": "all_reduce",
     "allgather": "all_gather",
@@ -25,8 +27,8 @@ _COLLECTIVE = re.compile("|".join(COLLECTIVES), re.IGNORECASE)
 # Patterns of a function's path, and its collective; None if the function's name may contain the collective. The first
 # pattern that fits decides.
 _LIBRARIES: tuple[tuple[re.Pattern[str], str | None], ...] = tuple(
-    (re.compile(pattern), collective)
-    for pattern, collective in (
+    (re.compile(pattern), collective_of_library)
+    for pattern, collective_of_library in (
         # vLLM, SGLang, aiter: custom all-reduce over peer memory, and aiter's first half of one with a normalization.
         (r"cross_device_reduce", "all_reduce"),
         (r"reduce_scatter_cross_device", "reduce_scatter"),
@@ -79,19 +81,21 @@ def communicates(name: str) -> bool:
 def collective(name: str) -> str | None:
     """Return the collective that a communication kernel carries out, a value of `COLLECTIVES`.
 
-    None if the name does not contain it, or the kernel does not communicate.
+    None if the kernel does not communicate, or communicates without its name saying how (see `communicates`).
 
     >>> collective("ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(ncclDevComm *, unsigned long, ncclWork *)")
     'reduce_scatter'
+    >>> collective("ncclDevKernel_Generic()"), communicates("ncclDevKernel_Generic()")
+    (None, True)
     """
     communication = _communication(name)
     return None if communication is None else communication.collective
 
 
-def collective_call(name: str) -> str | None:
+def collective_of_call(name: str) -> str | None:
     """Return the collective that a call of a communication library starts, by the call's name; None for another call.
 
-    >>> collective_call("ncclAllReduce"), collective_call("_allgather_base"), collective_call("ncclGroupEnd")
+    >>> collective_of_call("ncclAllReduce"), collective_of_call("_allgather_base"), collective_of_call("ncclGroupEnd")
     ('all_reduce', 'all_gather', None)
     """
     match = _COLLECTIVE.search(name.replace("_", ""))
@@ -110,10 +114,10 @@ def _communication(name: str) -> _Communication | None:
     function = path.rpartition("::")[2]
     for pattern, collective_of_library in _LIBRARIES:
         if pattern.search(path):
-            return _Communication(collective_of_library or collective_call(function))
+            return _Communication(collective_of_library or collective_of_call(function))
     match = _COLLECTIVE_IN_NAME.search(function)
     if match is None or name.startswith(_INDUCTOR):
         return None
     if _WITHIN_A_GPU.search(function[: match.start()]):
         return None
-    return _Communication(collective_call(match.group()))
+    return _Communication(collective_of_call(match.group()))

@@ -9,7 +9,7 @@ import re
 import numpy as np
 
 from multicard.trace.events import Events
-from multicard.trace.kernel_classes import collective_call
+from multicard.trace.kernel_classes import collective_of_call
 from multicard.trace.messages import COMMUNICATION_FIELDS
 from multicard.trace.model import MISSING
 
@@ -27,7 +27,7 @@ def collective_of(name: str) -> str | None:
     if match is None:
         return None
     operation = match[1]
-    return BARRIER if operation == BARRIER else collective_call(operation)
+    return BARRIER if operation == BARRIER else collective_of_call(operation)
 
 
 def host_collectives(ranges: Events) -> Events | None:

@@ -8,10 +8,10 @@ before the elementwise kernel that copies.
 import re
 from collections.abc import Collection
 
-from multicard.trace.communication_kernels import COLLECTIVES, collective, collective_call, communicates
+from multicard.trace.communication_kernels import COLLECTIVES, collective, collective_of_call, communicates
 from multicard.trace.kernel_names import LONGEST, function_path, readable_name
 
-__all__ = ["CLASSES", "COLLECTIVES", "collective", "collective_call", "kernel_class"]
+__all__ = ["CLASSES", "COLLECTIVES", "collective", "collective_of_call", "kernel_class"]
 
 CLASSES = (
     "communication",

@@ -15,7 +15,7 @@ import numpy as np
 
 from multicard.core.errors import TraceError
 from multicard.trace.encoding import refuse_absurd
-from multicard.trace.kernel_classes import collective_call
+from multicard.trace.kernel_classes import collective_of_call
 from multicard.trace.model import MISSING, Batch, EventSource, Groups, picked, shared_name
 from multicard.trace.nsys_tables import process_of, thread_of
 from multicard.trace.sqlite_file import SqliteFile
@@ -164,7 +164,7 @@ def _read_calls(database: SqliteFile, schemas: Schemas, groups: Groups) -> Batch
         if rank_count:
             rank_counts[communicator] = rank_count
         size = _field(payload, offsets.get(SIZE), "<Q")
-        collective = collective_call(str(name))
+        collective = collective_of_call(str(name))
         if size is not None and collective is not None and size < MOST_MESSAGE_BYTES:
             call_end = end if isinstance(end, int) else start
             calls.append(_Call(communicator, collective, thread_of(thread), start, call_end, size))

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from multicard.trace.kernel_classes import collective_call
+from multicard.trace.kernel_classes import collective_of_call
 from multicard.trace.kineto.document import Arguments
 from multicard.trace.kineto.events import TimedEvent
 from multicard.trace.kineto.tables import EventTable, Key, Process
@@ -20,15 +20,18 @@ _ELEMENT_BYTES = {
     "float8_e4m3fn": 1, "float8_e5m2": 1, "float8_e4m3fnuz": 1, "float8_e5m2fnuz": 1, "float8_e8m0fnu": 1,
     "complexdouble": 16,
 }  # fmt: skip
-# A larger size is of a record that is damaged.
+# No message is as large as an exbibyte: such a size comes from a damaged record.
 _MOST_BYTES = 1 << 60
 
-# The size of a message is what a rank sends, but for these collectives what it receives.
+# NCCL counts what a rank sends, but for these collectives what it receives.
 _SIZED_BY_RECEIVED = ("reduce_scatter", "recv")
 
 
 class _Numbers(NamedTuple):
-    """The numbers of a message, in the order of its kind's numbers in `KINDS`; `MISSING` where not recorded."""
+    """The numbers of a message, in the order of its kind's numbers in `KINDS`; `MISSING` (-1) where not recorded.
+
+    `kernel_start`, `start` and `end` are in nanoseconds, `bytes` is the size by `_bytes`.
+    """
 
     correlation: int
     kernel_start: int
@@ -39,31 +42,34 @@ class _Numbers(NamedTuple):
 
 
 def messages(kernels: list[TimedEvent], api: list[TimedEvent], process: Process) -> EventTable:
-    """Return one message for each kernel of one process that carries the name of a collective.
+    """Return one message for each kernel of one process that carries the name of a known collective.
 
-    Its bytes are counted as NCCL does. It has the start of the call that sent it, or that of its kernel where the call
-    was not recorded. Its communicator is the name of the process group: PyTorch's "Comms Id" would not do, since it
-    differs from call to call.
+    Its size is in bytes, counted as NCCL does (`_bytes`). Times are in nanoseconds. `MISSING` (-1) stands for what was
+    not recorded: a size, a correlation, a sequence number, or the end of a call. A message has the start of the call
+    that sent it, or that of its kernel where the call was not recorded. Its communicator is the name of the process
+    group: PyTorch's "Comms Id" would not do, since it differs from call to call.
     """
     named = [event for event in kernels if event.args.collective]
     calls = _first_calls(api) if named else {}
-    code_of_group: dict[Key, int] = {}
-    codes = []
+    # A table stores each group once, and for each message the position of its group: the next free one where the group
+    # is new.
+    position_of_group: dict[Key, int] = {}
+    group_positions = []
     rows = []
     for event in named:
-        collective = collective_call(str(event.args.collective))
+        collective = collective_of_call(str(event.args.collective))
         if collective is None:
             continue
         correlation = whole(event.args.correlation)
         call = None if correlation is None else calls.get(correlation)
         group = _group(event, collective, call, process)
-        codes.append(code_of_group.setdefault(group, len(code_of_group)))
+        group_positions.append(position_of_group.setdefault(group, len(position_of_group)))
         rows.append(_numbers(event, collective, correlation, call))
     columns = np.array(rows, np.int64).reshape(-1, len(_Numbers._fields)).T
     numbers = dict(zip(KINDS["messages"].numbers, columns, strict=True))
     has_end = numbers["end"] != MISSING
     numbers["duration"] = np.where(has_end, numbers["end"] - numbers["start"], MISSING)
-    return EventTable(list(code_of_group), np.array(codes, np.int32), numbers)
+    return EventTable(groups=list(position_of_group), codes=np.array(group_positions, np.int32), numbers=numbers)
 
 
 def _group(event: TimedEvent, collective: str, call: TimedEvent | None, process: Process) -> Key:
@@ -98,7 +104,14 @@ def _first_calls(api: list[TimedEvent]) -> dict[int, TimedEvent]:
 
 
 def _bytes(arguments: Arguments, collective: str) -> int:
-    """Return the size of a message; `MISSING` where it was not recorded."""
+    """Return the size of a message in bytes; `MISSING` if it, or a type of known width, was not recorded.
+
+    Arguments count elements: here 4 are sent and 8 received, of 4 bytes each.
+
+    >>> gathered = Arguments(dtype="Float", sent=4, received=8)
+    >>> _bytes(gathered, "all_gather"), _bytes(gathered, "reduce_scatter"), _bytes(Arguments(), "all_gather")
+    (16, 32, -1)
+    """
     elements = whole(arguments.received if collective in _SIZED_BY_RECEIVED else arguments.sent)
     type_name = str(arguments.dtype).lower().removeprefix("torch.").removeprefix("c10::")
     element_bytes = _ELEMENT_BYTES.get(type_name)
