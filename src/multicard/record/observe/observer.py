@@ -1,9 +1,10 @@
 """Follow a script from update to update: its steps, their phases, and passes over the data.
 
-The first update ends no step, since what came before it was no steady training. A step begins where the one before it
-ended. The first of a pass begins where the loader is asked for its iterator, which starts workers and asks for the
-first batches; the last one ends where the loader turns out to be exhausted. So tests and checkpoints between passes are
-in no step.
+The first update ends no step, since what came before it was no steady training: 3 updates make 2 steps. A step begins
+where the one before it ended, so `ObservedProcess.end_step` is called at each boundary, also at the first, where it
+only begins a step. The first step of a pass begins where the loader is asked for its iterator, which starts workers and
+asks for the first batches; the last one ends where the loader turns out to be exhausted. So tests and checkpoints
+between passes are in no step.
 
 `hooks` calls the methods of `OBSERVER`, and `multicard.marks` those that begin with `mark_`. `updates` decides which
 updates end steps, `training_loop` which batches are a test's. `observed_process` has the state of the process, begins
@@ -46,7 +47,8 @@ class Observer:
 
     def __init__(self) -> None:
         self.process = ObservedProcess()
-        self._loading_thread: int | None = None  # it waits for a batch
+        # The thread that waits for a batch or for an iterator of a loader.
+        self._loading_thread: int | None = None
         # The optimizer that a compiled function has updated, where nothing else shows that it did.
         self.updated_in_graph: Any = None
 
@@ -86,7 +88,8 @@ class Observer:
         """An optimizer has updated, or failed to (None)."""
         updates = self.process.updates
         updates.open_updates -= 1
-        self.updated_in_graph = None  # part of this one
+        # What a compiled function updated was part of this update, so it is not noted a second time.
+        self.updated_in_graph = None
         if updates.open_updates or self.process.is_over or optimizer is None:
             return
         updates.optimizers.add(type(optimizer).__name__)
@@ -112,6 +115,7 @@ class Observer:
             return
         # A thread may draw batches while another one trains.
         if not self.process.trains_elsewhere:
+            # Cleared first: `update_begins` calls this method as long as an update in a graph is to be noted.
             self.updated_in_graph = None
             self.update_begins()
             self.update_ends(optimizer)
@@ -265,6 +269,7 @@ class Observer:
         self.process.training_steps = steps
         self.process.loop.epoch = epoch
         self.process.restart()
+        # This boundary is the first, so it ends no step.
         self.process.end_step(None)
 
     @contextlib.contextmanager
