@@ -47,10 +47,14 @@ _SYNONYMS = {
 
 
 def expectation(fault: Mapping[str, Any]) -> str:
-    """Return what was expected where pydantic found a fault; `fault`: an entry of `ValidationError.errors()`.
+    """Return what was expected where pydantic found a fault, or what is wrong where that says more.
 
-    >>> expectation({"type": "greater_than_equal", "ctx": {"ge": 1}})
-    'expected 1 or more'
+    `fault` is an entry of `ValidationError.errors()`. A fault that has no words here keeps pydantic's message.
+
+    >>> expectation({"type": "greater_than_equal", "ctx": {"ge": 1}}), expectation({"type": "missing"})
+    ('expected 1 or more', 'missing')
+    >>> expectation({"type": "date_type", "msg": "Input should be a valid date"})
+    'input should be a valid date'
     """
     fault_type, context = fault["type"], fault.get("ctx", {})
     if fault_type in _EXPECTED:
@@ -76,10 +80,11 @@ def expectation(fault: Mapping[str, Any]) -> str:
 def first_fault(error: Any) -> str:
     """Return the first fault of a `ValidationError` in words: the key, what was found there, and what was expected."""
     fault = error.errors()[0]
-    key, expected = ".".join(map(str, fault["loc"])), expectation(fault)
-    if expected.startswith("expected "):
-        expected = f"found {quoted(fault['input'])}, {expected}"
-    return f"{key}: {expected}" if key else expected
+    key = ".".join(map(str, fault["loc"]))
+    words = expectation(fault)
+    if words.startswith("expected "):
+        words = f"found {quoted(fault['input'])}, {words}"
+    return f"{key}: {words}" if key else words
 
 
 def choices_of(fault: Mapping[str, Any]) -> list[str]:
@@ -94,12 +99,14 @@ def _one_of(choices: list[str]) -> str:
 
 
 def is_empty(value: Any) -> bool:
-    """Return whether a value is text, a list or a mapping with nothing in it."""
+    """True if a value is text, a list or a mapping with nothing in it."""
     return isinstance(value, (str, list, tuple, dict)) and not value
 
 
 def meant(word: str, choices: Iterable[str]) -> str | None:
-    """Return the choice that a word was probably meant to be, or None.
+    """Return the choice that a word was probably meant to be: its synonym, else the choice that is spelt most alike.
+
+    None if no choice is alike enough for difflib, or if the word has 100 characters or more. Case does not count.
 
     >>> meant("gpu", ["cpu", "cuda"]), meant("sclae", ["scale", "run"]), meant("xyz", ["scale"])
     ('cuda', 'scale', None)
@@ -109,12 +116,16 @@ def meant(word: str, choices: Iterable[str]) -> str | None:
     synonym = _SYNONYMS.get(written)
     if synonym in by_lower_case:
         return by_lower_case[synonym]
-    # The search takes time that grows with the square of the length.
+    # Long words are not looked up, since the search takes time that grows with the square of the length.
     close = difflib.get_close_matches(written, by_lower_case, n=1) if len(written) < 100 else []
     return by_lower_case[close[0]] if close else None
 
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str:
-    """Return a hint at what was probably meant, which follows a word in a message; empty where nothing is like it."""
+    """Return a hint at what was probably meant, which follows a word in a message; empty where nothing is like it.
+
+    >>> did_you_mean("batchsize", ["batch_size", "model"])
+    " (did you mean 'batch_size'?)"
+    """
     choice = meant(word, choices)
     return f" (did you mean {choice!r}?)" if choice else ""
