@@ -25,11 +25,12 @@ from multicard.stats.interval import interval_columns
 
 OTHER_HARDWARE = "measured on different hardware"
 
-SideName = Literal["a", "b"]  # the older results, and the newer ones
+# In what is reported the older results are `a`, and the newer ones `b`; in the code they are `before` and `after`.
+SideName = Literal["a", "b"]
 
 
 class Doubt(NamedTuple):
-    """A run whose numbers are in doubt, and why."""
+    """A run whose numbers are in doubt, by its name, and why: its notices, separated by semicolons."""
 
     side: SideName
     run: str
@@ -38,20 +39,24 @@ class Doubt(NamedTuple):
 
 @dataclass(frozen=True)
 class Comparison:
-    """What changed from one set of results to a newer one. Made by `compare`; its fields are those of `--json`."""
+    """What changed from the older results, `a`, to the newer ones, `b`.
 
-    # A share; None where every difference counts.
+    Made by `compare`; its fields are those of `--json`.
+    """
+
+    # Share by which a measure may be worse, such as 0.05; None if every difference is reported.
     tolerance: float | None
     # Changes of configurations that completed before, in the order of their first runs.
     changes: list[Change]
-    # Configurations that only the old results have, and that only the new ones have.
+    # Names of the configurations that only `a` has, and of those that only `b` has.
     missing: list[str]
     added: list[str]
     # Facts that set the speed; and versions, variables, data and the name of the machine.
     hardware: list[EnvironmentDifference]
     environment: list[EnvironmentDifference]
     doubts: list[Doubt]
-    # True if verdicts leave out that sessions differ.
+    # True if there is no tolerance and `a` and `b` ran in different sessions (another hour or node): verdicts then take
+    # no account of how much sessions differ from each other.
     apart: bool
     # Sides whose records do not identify their machines.
     unknown_machines: list[SideName]
@@ -123,15 +128,15 @@ def compare(
     records_before = [before.records[run.run] for configurations in shared for run in configurations.before.runs]
     records_after = [after.records[run.run] for configurations in shared for run in configurations.after.runs]
     differences = _differences(records_before, records_after, as_archived)
-    # What one side did not record may be the same.
+    # A fact that one side did not record may be equal on both, so it does not count as other hardware.
     hardware = [difference for difference in differences if difference.is_of_hardware and difference.is_recorded]
     if hardware and tolerance is not None:
         changes = [replace(change, verdict=CANNOT_TELL, reason=OTHER_HARDWARE) for change in changes]
     return Comparison(
         tolerance=tolerance,
         changes=_in_order(changes, shared),
-        missing=_names_of_others(before, after),
-        added=_names_of_others(after, before),
+        missing=_names_only_in(before, after),
+        added=_names_only_in(after, before),
         hardware=hardware,
         environment=[difference for difference in differences if not difference.is_of_hardware],
         doubts=[
@@ -162,7 +167,7 @@ def _in_order(changes: Sequence[Change], shared: Sequence[SharedConfiguration]) 
     return sorted(changes, key=lambda change: position[change.configuration])
 
 
-def _names_of_others(side: Side, other: Side) -> list[str]:
+def _names_only_in(side: Side, other: Side) -> list[str]:
     """Return the names of the configurations that only `side` has."""
     only = side.configurations.keys() - other.configurations.keys()
     return [name_of(configuration) for key, configuration in side.configurations.items() if key in only]
@@ -173,7 +178,10 @@ def _differences(
     after: Sequence[RunRecord],
     as_archived: Callable[[RunRecord], RunRecord] | None,
 ) -> list[EnvironmentDifference]:
-    """Return what differs between where the runs of both sides ran, as far as an archive has it if one side is one."""
+    """Return how the environments of the runs of both sides differ.
+
+    With `as_archived`, only what an archive keeps of a record is compared, and machines are not compared by name.
+    """
     if as_archived is None:
         return environment_differences(before, after)
     return environment_differences(list(map(as_archived, before)), list(map(as_archived, after)), by_name=False)
@@ -187,7 +195,10 @@ def _doubts(side: SideName, configurations: Sequence[Configuration]) -> list[Dou
 
 
 def _why_doubted(run: MeasuredRun) -> str:
-    """Return why the numbers of a run are in doubt that are compared; those of its profiled window are not."""
+    """Return why the numbers of a run are in doubt, its notices separated by semicolons; empty if they are not.
+
+    Notices about the profiled window are left out, since no number of that window is compared.
+    """
     return "; ".join(notice for notice in notices(run.values) if not notice.startswith(PROFILED))
 
 
