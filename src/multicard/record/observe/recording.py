@@ -27,9 +27,12 @@ class Recording:
 
     Made by `Observer`, which then begins and ends steps by turns and reports what happens in them to `events`.
 
-    `job`: content of job.json; `loop`, `updates`: of the process, kept up to date by the observer. `optimizer`: the
-    lead one; None where the script marks its steps. `training_steps`: those before the profiled window, if the script
-    states them: then that lies in a pass of its own.
+    `job`: content of job.json. `loop`, `updates`: the state of the process, kept up to date by the observer.
+    `optimizer`: the lead one; None where the script marks its steps. `training_steps`: number of warm-up and measured
+    steps together, if the script states it; None otherwise. If it is stated, the profiled window is placed as if a new
+    pass over the data began after the measured steps.
+
+    A pass is one traversal of the data loader; an epoch is the number of a pass, as the table of steps has it.
     """
 
     def __init__(
@@ -60,9 +63,11 @@ class Recording:
         self.events = RecordedEvents(
             self.recorder.clock, self._ranges, self.devices[0].type == "cuda", self._settle_pass, self._log_epoch
         )
-        self._exchanges_before: dict[str, int] | None = None  # the measured steps
-        self._last_end: Mark | None = None  # mark of the end of the step before, where the next one follows at once
-        self._window: AbstractContextManager[None] | None = None  # the profiled one, while it is open
+        # Counts of what ranks had exchanged when the measured steps began.
+        self._exchanges_before: dict[str, int] | None = None
+        # Mark of the end of the last step; None if other work came after it, so that the next step needs its own mark.
+        self._last_end: Mark | None = None
+        self._profiler_window: AbstractContextManager[None] | None = None  # None while the profiler does not record
 
     def _make_recorder(self) -> Recorder:
         is_user_program = self.stated["is_user_program"]
@@ -81,8 +86,9 @@ class Recording:
     def begin_step(self) -> None:
         """Begin the step after the last one, and what its window needs."""
         number = self.steps + 1
-        if self._prepare(number):
-            self._last_end = None  # work of the profiler, or of ours, is in no step
+        if self._change_windows(number):
+            # A step begins at the end of the last one, unless time passed in between that must not count as training.
+            self._last_end = None
         window = self.plan.window(number)
         step = self.recorder.begin(self.loop.epoch, window, self._last_end)
         self._last_end = step.start
@@ -99,7 +105,7 @@ class Recording:
         self._shared_steps[0] = self.steps
         if self.steps < self.plan.steps:
             return
-        if self._window is not None:
+        if self._profiler_window is not None:
             self._close_window()
             self.is_complete = True
             if self.capture.problem:
@@ -108,22 +114,29 @@ class Recording:
             self._end_measured()
             self.is_complete = True
 
-    def _prepare(self, number: int) -> bool:
-        """Do what comes before a step; return whether that took time."""
+    def _change_windows(self, number: int) -> bool:
+        """Do what ends or begins a window before step `number`; return True if it took time that belongs to no step.
+
+        With 2 warm-up and 3 measured steps, and a profiler that starts 3 steps later: marks are reserved before step 2,
+        the measured window begins with step 3 and ends before step 6 (True), the profiler starts before step 9 (True).
+        """
         plan = self.plan
-        if number == max(1, plan.warmup):  # the last step of the warm-up makes up for the time that this takes
+        # Before the last warm-up step, so that this step, and not a measured one, absorbs the pause.
+        if number == max(1, plan.warmup):
             self.recorder.clock.reserve(plan.measured)
-        if number == plan.warmup + 1:
+        begins_measured = number == plan.warmup + 1
+        if begins_measured:
             self._log(f"measuring {counted(plan.measured, 'step')}")
             self._exchanges_before = exchanges()
         follows_measured = number == plan.measured_end + 1
         if follows_measured:
             self._end_measured()
             self._place_window()
-        if number == plan.opening:
+        # Only now: `opening` is None until the profiled window is placed, which may open at once.
+        starts_profiler = number == plan.opening
+        if starts_profiler:
             self._open_window()
-            return True
-        return follows_measured
+        return follows_measured or starts_profiler
 
     def _place_window(self) -> None:
         window = self.plan.profiled = self._agree_on_window()
@@ -138,21 +151,21 @@ class Recording:
         return ProfiledWindow(*json.loads(self.barrier.gather("window", json.dumps(placed))[0]))
 
     def _open_window(self) -> None:
-        self._window = self.capture.window()
+        self._profiler_window = self.capture.window()
         self._ranges.are_shown = True
-        self._window.__enter__()
+        self._profiler_window.__enter__()
 
     def _close_window(self) -> None:
-        if self._window is not None:
-            self._window.__exit__(None, None, None)
-            self._window = None
+        if self._profiler_window is not None:
+            self._profiler_window.__exit__(None, None, None)
+            self._profiler_window = None
             self._ranges.are_shown = False
 
     def abandon_window(self) -> None:
         """Stop the profiler, if it records, without a trace: at the end of a process it would be in the way."""
-        if self._window is not None:
+        if self._profiler_window is not None:
             with suppress(Exception):
-                self._window.__exit__(RankLeft, RankLeft(), None)
+                self._profiler_window.__exit__(RankLeft, RankLeft(), None)
 
     def settle(self) -> None:
         """Read the marks of the steps that have ended.
@@ -164,22 +177,35 @@ class Recording:
 
     def _settle_pass(self) -> None:
         """Read the marks of the last pass: a long training has more steps than marks should be kept for."""
-        if self.training_steps is not None and self._window is None:
+        if self.training_steps is not None and self._profiler_window is None:
             self.settle()
 
     def _end_measured(self) -> None:
-        """Read what was measured, and write it, in case that the process does not live to leave its record."""
+        """Write the measured steps, in case the process is killed before it leaves its record.
+
+        Raises `Diverged` if the loss of the last measured step is not finite.
+        """
         self.exchanged = compare_exchanges(self._exchanges_before, exchanges())
-        if loader := self.loop.loader:
-            passes = [drawn for drawn in self.loop.passes if drawn.loader == loader]
-            steps_in_pass = 0 if self.training_steps is not None else self.loop.steps_in_pass
-            self.pace = pace_of(loader, passes, self.plan, steps_in_pass)
+        self._set_pace()
         losses = self.events.losses
         self.events.losses = None
         self.settle()
         self.recorder.write(self.scratch / rank_file(STEPS, self.rank))
-        if not self.updates.has_scaler and (loss := first_not_finite(losses)) is not None:
+        # With a gradient scaler the loss is scaled and may overflow without harm.
+        if self.updates.has_scaler:
+            return
+        loss = first_not_finite(losses)
+        if loss is not None:
             raise Diverged(loss, self.plan.measured_end)
+
+    def _set_pace(self) -> None:
+        """Set how the measured steps drew from the loader, by which the profiled window is placed."""
+        loader = self.loop.loader
+        if not loader:
+            return
+        passes = [drawn for drawn in self.loop.passes if drawn.loader == loader]
+        steps_in_pass = 0 if self.training_steps is not None else self.loop.steps_in_pass
+        self.pace = pace_of(loader, passes, self.plan, steps_in_pass)
 
     def _write_ended(self) -> None:
         """Write the steps so far, on another thread than the one that trains."""
@@ -197,5 +223,11 @@ class Recording:
 
 
 def compare_exchanges(before: dict[str, int] | None, after: dict[str, int] | None) -> bool | None:
-    """Return whether ranks exchanged anything between two counts of `exchanges`; None if either is unknown."""
-    return None if before is None or after is None else before != after
+    """Return whether ranks exchanged anything between two counts of `exchanges`; None if either is unknown.
+
+    >>> compare_exchanges({"messages": 3}, {"messages": 5}), compare_exchanges({"messages": 3}, None)
+    (True, None)
+    """
+    if before is None or after is None:
+        return None
+    return before != after
