@@ -43,16 +43,16 @@ def parameters_in(columns: Iterable[str]) -> list[str]:
     return [*ours, *users_own]
 
 
-def configuration_key(values: Mapping[str, Any], besides: Collection[str] = ("repeat",)) -> tuple[Any, ...]:
+def configuration_key(values: Mapping[str, Any], ignored: Collection[str] = ("repeat",)) -> tuple[Any, ...]:
     """Return what distinguishes configurations: the names and values of their parameters, as a hashable key.
 
-    `values`: a row of a table, in which other columns are ignored, as are empty parameters (None, NaN). `besides`:
-    parameters that do not distinguish configurations.
+    `values`: a row of a table, in which columns other than parameters and empty parameters (None, NaN) do not count.
+    `ignored`: parameters that do not distinguish configurations.
 
     >>> configuration_key({"devices": 2, "repeat": 1, "args.batch": 8, "seed": None, "elapsed_s": 3.0})
     (('devices', 2), ('args.batch', 8))
     """
-    stated = ((name, values[name]) for name in parameters_in(values) if name not in besides)
+    stated = ((name, values[name]) for name in parameters_in(values) if name not in ignored)
     # NaN, the empty value of DataFrames, differs from itself.
     return tuple((name, value) for name, value in stated if value is not None and value == value)
 
@@ -151,9 +151,13 @@ class Experiment(Strict):
     )
     scenarios: dict[ScenarioName, Scenario] = Field(min_length=1, description="Scenarios by name.")
 
-    def workload(self, name: str) -> str:
-        """Return the name of a scenario's workload."""
-        stated = self.fixed.stated() | self.scenarios[name].fixed.stated()
+    def workload(self, scenario: str) -> str:
+        """Return the name of the workload that a scenario trains, by the scenario's name.
+
+        It is what `fixed` of the scenario states, else what `fixed` of the file states, else `DEFAULT_WORKLOAD`.
+        Raises `KeyError` if the file has no such scenario.
+        """
+        stated = self.fixed.stated() | self.scenarios[scenario].fixed.stated()
         return stated.get("workload", DEFAULT_WORKLOAD)
 
 
