@@ -12,17 +12,20 @@ from multicard.stats.interval import Interval
 
 
 def draw_search(trials: pd.DataFrame, measure: str, best: Interval, question: str) -> tuple[Figure, pd.DataFrame]:
-    """Return a figure of a search, and the table of the numbers in it, which is `trials`.
+    """Return a figure of a search, and `trials` unchanged as the table of its numbers.
+
+    The figure scales numbers to readable units (0.02 s becomes 20 ms); the table and the parameters do not.
 
     Parameters
     ----------
     trials
-        A row for each run, in order: `repeat`, `outcome`, the measure, `best_so_far` in its unit, `spent_s` (seconds
-        of all runs up to and with this one), and `synthetic`.
+        A row for each run, in order: `repeat`, `outcome`, the column that `measure` names (NaN if the run has no
+        value), `best_so_far` in the unit of that column, `spent_s` (seconds of all runs up to and with this one), and
+        `synthetic`.
     measure
         The column that the search optimizes.
     best
-        The measure of the best configuration at the end, over its repeats.
+        The measure of the best configuration at the end, with its interval over repeats, in the unit of the column.
     question
         The title.
     """
@@ -36,7 +39,8 @@ def draw_search(trials: pd.DataFrame, measure: str, best: Interval, question: st
         figure, axes = plt.subplots(figsize=(WIDTH_IN, 3.4))
         axes.step(times, best_so_far, where="post", color=best_colour, label="best so far")
         _mark_runs(axes, times, values, trials["repeat"] > 1)
-        _mark_lost(axes, times[values.isna()], trials.loc[values.isna(), "outcome"])
+        has_no_value = values.isna()
+        _mark_runs_without_value(axes, times[has_no_value], trials.loc[has_no_value, "outcome"])
         # Only the runs determine the limits: the interval of two repeats would squeeze them.
         axes.set_ylim(axes.get_ylim())
         if best.low is not None and best.high is not None:
@@ -64,8 +68,9 @@ def _mark_runs(axes: Axes, times: pd.Series, values: pd.Series, is_repeat: pd.Se
     remove_legend(axes)
 
 
-def _mark_lost(axes: Axes, times: pd.Series, outcomes: pd.Series) -> None:
+def _mark_runs_without_value(axes: Axes, times: pd.Series, outcomes: pd.Series) -> None:
     """Mark the times of runs without a value at the lower edge."""
+    # An empty plot would still have an entry in the legend.
     if times.empty:
         return
     words = ", ".join(sorted(outcomes.astype(str).str.replace("_", " ").unique()))
