@@ -22,8 +22,8 @@ class _Training:
     """The choices that learn the same from a sample, on any number of devices."""
 
     choices: list[Choice]
-    # Numbers of devices that trainings ran on which differ at most in their batch: under weak scaling the batch grows
-    # with the devices.
+    # Numbers of devices that this training ran on, or others that differ from it in the batch alone: under weak scaling
+    # the batch grows with the devices.
     device_counts_of_any_batch: frozenset[int]
 
     @property
@@ -31,8 +31,13 @@ class _Training:
         return self.choices[0].learning
 
     @property
-    def rank(self) -> tuple[int, int, int, int]:
-        """Sort key: trainings on the most numbers of devices first, then on the smallest one, then of most choices."""
+    def sort_key(self) -> tuple[int, int, int, int]:
+        """The key that sorts trainings by how well they serve as the reference, the best first.
+
+        These decide, each where those before it are equal: the more numbers of devices the training ran on, the more
+        it ran on if the batch may differ, the smaller its smallest number of devices, the more choices it has.
+        A training with one choice on 1 and one on 2 devices has (-2, -2, 1, -2).
+        """
         device_counts = {choice.devices for choice in self.choices}
         return (
             -len(device_counts),
@@ -54,36 +59,50 @@ class _Family:
 
     def ratios(self, pool: Pool) -> dict[Hashable, Interval | None]:
         """Return the speed of each choice but the fastest over that of the fastest, by key."""
-        fastest = self.fastest.key
-        rivals = [choice.key for choice in self.choices if choice.key != fastest]
-        return dict(zip(rivals, pool.against_best(fastest, rivals), strict=True))
+        fastest_key = self.fastest.key
+        slower_keys = [choice.key for choice in self.choices if choice.key != fastest_key]
+        ratios = pool.against_best(fastest_key, slower_keys)
+        return dict(zip(slower_keys, ratios, strict=True))
 
 
 def ordered(choices: Sequence[Choice]) -> list[Choice]:
-    """Return choices with what they change; those of the reference training first, then by devices and time.
+    """Return the choices, sorted, with `changes`: what each learns otherwise than the reference training.
 
-    The reference is the training that was measured on most numbers of devices. The others follow by the number of
-    things that they change.
+    The reference is the training that was measured on most numbers of devices. Its choices come first, then those of
+    the other trainings by the number of their changes; within a training they are sorted by devices, then by time.
+    Four choices, of which one trains in bf16 and the others in fp32 on 1, 1 and 2 devices: the three come first, the
+    faster of the two on 1 device leading, and the last one has `changes` {"precision": ("fp32", "bf16")}.
     """
     trainings = _trainings(choices)
     if not trainings:
         return []
-    reference = min(trainings, key=lambda training: training.rank)
-    others = [training for training in trainings if training is not reference]
-    others.sort(key=lambda training: (len(changes_from(reference.learning, training.learning)), training.rank))
+    reference = min(trainings, key=lambda training: training.sort_key)
+
+    def distance(training: _Training) -> tuple[Any, ...]:
+        changes = changes_from(reference.learning, training.learning)
+        return len(changes), training.sort_key
+
+    changed_trainings = [training for training in trainings if training is not reference]
+    changed_trainings.sort(key=distance)
     return [
         replace(choice, changes=changes_from(reference.learning, choice.learning))
-        for training in (reference, *others)
+        for training in (reference, *changed_trainings)
         for choice in sorted(training.choices, key=lambda choice: (choice.devices, choice.time_s.value))
     ]
 
 
 def compared(choices: Sequence[Choice]) -> list[Choice]:
-    """Return choices, whose changes are known, with how each compares with the fastest of others."""
+    """Return the choices in their order, with how each compares with others on as many devices.
+
+    `choices`: as `ordered` returns them, with their `changes`. The results have `ratio` (speed over that of the fastest
+    of the family; None for the fastest itself), `rivals` (how many choices the family has) and `gain` (see `_gains`).
+    Of two choices of one family with 1 and 2 samples per second, the first has a ratio of 0.5, both have 2 rivals.
+    """
     pool = Pool({choice.key: choice.configuration.blocks(choice.configuration.rate) for choice in choices})
     results: dict[Hashable, Choice] = {}
-    for on_as_many in grouped(choices, lambda choice: choice.devices).values():
-        families = [_Family(members) for members in grouped(on_as_many, lambda choice: choice.family).values()]
+    for choices_on_count in grouped(choices, lambda choice: choice.devices).values():
+        choices_by_family = grouped(choices_on_count, lambda choice: choice.family)
+        families = [_Family(members) for members in choices_by_family.values()]
         gains = _gains(families, pool)
         for family in families:
             ratios = family.ratios(pool)
@@ -98,11 +117,12 @@ def compared(choices: Sequence[Choice]) -> list[Choice]:
 
 
 def _trainings(choices: Sequence[Choice]) -> list[_Training]:
-    of_any_batch = grouped(choices, _key_without_batch)
+    choices_of_any_batch = grouped(choices, _key_without_batch)
     trainings = []
-    for alike in grouped(choices, lambda choice: key_of(choice.learning)).values():
-        similar = of_any_batch[_key_without_batch(alike[0])]
-        trainings.append(_Training(alike, frozenset(choice.devices for choice in similar)))
+    for members in grouped(choices, lambda choice: key_of(choice.learning)).values():
+        with_any_batch = choices_of_any_batch[_key_without_batch(members[0])]
+        device_counts = frozenset(choice.devices for choice in with_any_batch)
+        trainings.append(_Training(members, device_counts))
     return trainings
 
 
@@ -113,14 +133,19 @@ def _key_without_batch(choice: Choice) -> tuple[Any, ...]:
 def _gains(families: Sequence[_Family], pool: Pool) -> dict[Hashable, Gain]:
     """Return what the fastest of each family gains over the fastest that trains like the reference, by key.
 
-    `families` are all that ran on one number of devices; any of their choices may have been the fastest.
+    `families` are all that ran on one number of devices. The result is empty if none of them trains like the reference,
+    and lacks a choice whose ratio is unknown.
     """
-    fastest = [family.fastest for family in families]
-    reference = next((choice for choice in fastest if choice.trains_like_reference), None)
-    if reference is None:
+    fastest_of_families = [family.fastest for family in families]
+    baseline = next((choice for choice in fastest_of_families if choice.trains_like_reference), None)
+    if baseline is None:
         return {}
-    changed = [choice.key for choice in fastest if choice is not reference]
-    ratios = pool.against_best(reference.key, changed, among=sum(len(family.choices) for family in families))
+    changed_keys = [choice.key for choice in fastest_of_families if choice is not baseline]
+    # Each compared choice was picked as the fastest of several, which p-values allow for by the number of all of them.
+    choice_count = sum(len(family.choices) for family in families)
+    ratios = pool.against_best(baseline.key, changed_keys, among=choice_count)
     return {
-        key: Gain(ratio, reference.learning) for key, ratio in zip(changed, ratios, strict=True) if ratio is not None
+        key: Gain(ratio, baseline.learning)
+        for key, ratio in zip(changed_keys, ratios, strict=True)
+        if ratio is not None
     }
