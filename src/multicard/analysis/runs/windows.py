@@ -25,10 +25,10 @@ def step_periods(steps: pd.DataFrame, process: str = "rank") -> pd.DataFrame:
     `steps`: the steps of one window, with the columns `step`, `start_s` and `duration_s`, and `epoch` where there are
     several. `process`: the column that identifies the process of a step; the starts of one process are by one clock.
 
-    Columns of the result: `process`, `stretch`, `step` and `period_s`, ordered by process and step. A stretch is a
-    sequence of consecutive steps of one epoch, numbered from 1 in each process. The last step of a stretch has no next
-    one, so its period is its duration. So the periods of a stretch add up to the time from its first start to its last
-    end.
+    Columns of the result: that of the process, `step`, `stretch` and `period_s`; rows are ordered by process and step.
+    A stretch is a sequence of consecutive steps of one epoch, numbered from 1 in each process. The last step of a
+    stretch has no next one, so its period is its duration. So the periods of a stretch add up to the time from its
+    first start to its last end. Below, the steps 1 and 2 are a stretch, and step 5 is another:
 
     >>> steps = pd.DataFrame({"rank": 0, "step": [1, 2, 5], "start_s": [0.0, 1.5, 9.0], "duration_s": [1.0, 1.0, 2.0]})
     >>> step_periods(steps)[["stretch", "step", "period_s"]].values.tolist()
@@ -66,7 +66,12 @@ def step_periods(steps: pd.DataFrame, process: str = "rank") -> pd.DataFrame:
 def elapsed_s(periods: pd.DataFrame, process: str = "rank") -> float:
     """Return the seconds that steps took: of each stretch the time of its slowest process, summed over the stretches.
 
-    `periods`: as `step_periods` returns them for the same `process`.
+    `periods`: as `step_periods` returns them for the same `process`. In different stretches different processes may be
+    the slowest, here rank 1 with 3 s, then rank 0 with 2 s:
+
+    >>> periods = {"rank": [0, 0, 1, 1], "stretch": [1, 2, 1, 2], "period_s": [1.0, 2.0, 3.0, 1.0]}
+    >>> elapsed_s(pd.DataFrame(periods))
+    5.0
     """
     stretch = periods["stretch"].to_numpy()
     is_new_stretch = np.diff(stretch, prepend=0) != 0
@@ -91,12 +96,12 @@ class Window:
 
     @cached_property
     def elapsed_s(self) -> float:
-        """The time that the slowest rank took, see the function `elapsed_s`."""
+        """The times of the slowest rank of each stretch of steps, added up; see the function `elapsed_s`."""
         return elapsed_s(self.periods)
 
     @cached_property
     def slowest_periods_s(self) -> np.ndarray:
-        """The periods of the rank that takes longest in all, in order."""
+        """The periods of the rank whose periods have the largest sum, in the order of its steps."""
         by_rank = self.periods.groupby("rank")["period_s"]
         slowest_rank = by_rank.sum().idxmax()
         return by_rank.get_group(slowest_rank).to_numpy(dtype=float)
@@ -123,39 +128,49 @@ class Window:
 
     @cached_property
     def waiting(self) -> pd.DataFrame:
-        """The times of each step on the rank that waited longest for data, a row per step, by its number.
+        """The times of each step on the rank that waited longest for data: a row per step, indexed by step number.
 
-        Columns: the names of the recorded phases, `evaluation` where it was recorded, and `period_s`; all in seconds.
-        A phase that a step lacks is 0. If several ranks waited equally long, as where the wait was not recorded, it is
-        their mean.
+        Columns: the names of the recorded phases (`data` for `data_s`), `evaluation` where it was recorded, and
+        `period_s`; all in seconds. A phase that a step lacks is 0. Where several ranks waited equally long, or no wait
+        was recorded, the row is the mean of these ranks.
 
         Ranks that share a job wait for the one without data, in their backward pass, so a mean over all ranks would
         count that wait as computing.
         """
-        columns = [name for name in (*(f"{phase}_s" for phase in PHASES), EVALUATION) if name in self.steps]
-        # The order of `periods`.
+        phase_columns = [f"{phase}_s" for phase in PHASES]
+        columns = [name for name in (*phase_columns, EVALUATION) if name in self.steps]
+        # Rows are put in the order of `periods`, by rank and step.
         order = np.lexsort((self.steps["step"], self.steps["rank"]))
         phases_s = self.steps[columns].fillna(0.0).to_numpy()[order]
         times_s = np.column_stack([phases_s, self.periods["period_s"]])
+        # `step_index` has for each row the position of its step among all numbers of steps.
         numbers, step_index = np.unique(self.periods["step"], return_inverse=True)
         if "data_s" in columns:
             wait_s = times_s[:, columns.index("data_s")]
             longest_wait_s = np.full(len(numbers), -np.inf)
             np.maximum.at(longest_wait_s, step_index, wait_s)
             waited_longest = wait_s == longest_wait_s[step_index]
-            times_s, step_index = times_s[waited_longest], step_index[waited_longest]
+            times_s = times_s[waited_longest]
+            step_index = step_index[waited_longest]
         sums_s = np.zeros((len(numbers), times_s.shape[1]))
         np.add.at(sums_s, step_index, times_s)
-        ranks = np.bincount(step_index)
-        names = [*(name.removesuffix("_s") for name in columns), "period_s"]
-        return pd.DataFrame(sums_s / ranks[:, None], index=numbers, columns=names)
+        rank_counts = np.bincount(step_index)
+        means_s = sums_s / rank_counts[:, None]
+        names = [name.removesuffix("_s") for name in columns]
+        return pd.DataFrame(means_s, index=numbers, columns=[*names, "period_s"])
 
     @property
     def data_share(self) -> float | None:
-        """Share of the time that the rank that waited longest in each step waited for data; None if not recorded."""
+        """The share of time spent waiting for data, from 0 to 1; None if no step has a recorded wait.
+
+        In each step, the rank that waited longest counts: the sum of its waits over the sum of its periods. Two steps
+        with waits of 0.5 and 0.25 s and periods of 2 and 1 s have 0.75 / 3 = 0.25.
+        """
         if self.steps["data_s"].isna().all():
             return None
-        return float(self.waiting["data"].sum() / self.waiting["period_s"].sum())
+        wait_s = self.waiting["data"].sum()
+        period_s = self.waiting["period_s"].sum()
+        return float(wait_s / period_s)
 
     def rate(self, column: str) -> float:
         """Return the sum of a column of counts over all ranks, per second; NaN where a count is not known."""
