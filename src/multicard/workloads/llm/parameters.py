@@ -97,7 +97,10 @@ class LlmParameters(JobParameters):
 
     @property
     def peak_learning_rate(self) -> float:
-        """Learning rate after the warm-up: the stated one, else the technique's."""
+        """The highest learning rate, reached when `warmup_steps` have ended: the stated one, else the technique's.
+
+        The measurement's warm-up is also that of the schedule, which rises linearly, then falls along a cosine.
+        """
         stated = self.learning_rate
         return TECHNIQUES[self.technique].learning_rate(self) if stated is None else stated
 
@@ -108,5 +111,9 @@ class LlmParameters(JobParameters):
 
     @property
     def total_steps(self) -> int:
-        """Number of steps that the job trains: of all windows together."""
+        """Number of steps that the job trains: warm-up, measured, settling and profiled.
+
+        The settling steps (`LEAST_SETTLING`) are those in which a profiler is still starting; they do not count. By
+        default: 5 + 50 + 2 + 5 = 62.
+        """
         return self.warmup_steps + self.steps + LEAST_SETTLING + self.profiled_steps
