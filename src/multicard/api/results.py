@@ -40,7 +40,7 @@ from multicard.results.tables import MEASURES
 
 
 def holds_results(path: Path) -> bool:
-    """Whether a path is an archive of recorded runs or a folder of results, rather than a trace."""
+    """Return whether a path is an archive of recorded runs or a folder of results, rather than a trace."""
     return _is_archive(path) or (path.is_dir() and any(path.glob(f"runs/*/{RUN}")))
 
 
@@ -110,7 +110,7 @@ class ExperimentResults:
 
     @cached_property
     def _measured(self) -> tuple[Path, dict[str, Plan]]:
-        """The folder that holds the scenarios' tables, and what the configuration says of each."""
+        """The folder with the tables of the scenarios, and the plan of each; no plans without a configuration."""
         if self._experiment is None or self._scratch is None:
             return self.path, {}
         folder = Path(self._scratch.name) / "measured"
@@ -120,7 +120,7 @@ class ExperimentResults:
 
     @contextmanager
     def _naming_members(self) -> Iterator[None]:
-        """Name an archive and its member in an error, not the place that it was unpacked to."""
+        """Replace the folder that an archive was unpacked to by the archive's name in error messages."""
         try:
             yield
         except UserError as error:
@@ -132,43 +132,46 @@ class ExperimentResults:
     def scenarios(self) -> list[str]:
         """Names of the scenarios that were measured."""
         folder, plans = self._measured
-        found = list(plans) or sorted(path.parent.name for path in folder.glob(f"scenarios/*/{MEASURES}"))
-        if not found:
+        names = list(plans) or sorted(path.parent.name for path in folder.glob(f"scenarios/*/{MEASURES}"))
+        if not names:
             raise UserError(f"{self.path}: found no scenarios/*/{MEASURES}, expected results of an experiment")
-        return found
+        return names
 
     def scenario(self, name: str | None = None) -> "ScenarioResults":
-        """The results of one scenario; its name may be left out where there is only one."""
+        """Return the results of one scenario; its name may be left out if there is only one."""
         if name is None and len(self.scenarios) == 1:
             name = self.scenarios[0]
         if name not in self.scenarios:
-            found = "several scenarios" if name is None else f"no scenario {name}"
-            raise UserError(f"{self.path}: found {found}, expected one of {', '.join(self.scenarios)}")
+            problem = "several scenarios" if name is None else f"no scenario {name}"
+            raise UserError(f"{self.path}: found {problem}, expected one of {', '.join(self.scenarios)}")
         folder = self._measured[0] / SCENARIOS / name
         return self._scenarios.setdefault(name, ScenarioResults(name, Results.read_scenario(folder)))
 
     @property
     def measures(self) -> pd.DataFrame:
         """One row per scenario and run: `scenario`, `run`, `outcome`, its parameters and measures."""
-        return self._of_scenarios(lambda each: each.measures)
+        return self._of_scenarios(lambda scenario: scenario.measures)
 
     @property
     def runs(self) -> pd.DataFrame:
         """One row per scenario and run: its `outcome` and the `reason` for it; those that were not run, too."""
-        return self._of_scenarios(lambda each: each.runs)
+        return self._of_scenarios(lambda scenario: scenario.runs)
 
     @property
     def speedup(self) -> pd.DataFrame:
         """Speed-up and efficiency with their intervals, per scenario, configuration and number of devices."""
-        # What all rows of a scenario share may be what tells it from another one.
-        parameters = {name for each in self.scenarios for name in parameters_in(self.scenario(each).speedup)}
+        # Parameters that are equal in all rows of one scenario may differ between scenarios, so none is dropped.
+        parameters: set[str] = set()
+        for name in self.scenarios:
+            parameters.update(parameters_in(self.scenario(name).speedup))
         return self._of_scenarios(lambda scenario: scenario.speedup_with(parameters))
 
     @property
     def steps(self) -> pd.DataFrame:
         """One row per run, rank and step: `window` (warmup, measured, profiled), durations and memory."""
         steps = pd.concat([self.scenario(name)["steps"] for name in self.scenarios], ignore_index=True)
-        return steps.drop_duplicates(["run", "rank", "step"], ignore_index=True)  # scenarios share runs
+        # Scenarios share runs.
+        return steps.drop_duplicates(["run", "rank", "step"], ignore_index=True)
 
     def figure(self, name: str, scenario: str | None = None) -> Figure:
         """Draw a figure of the catalog of one scenario; see `ScenarioResults.figure`."""
@@ -182,21 +185,21 @@ class ExperimentResults:
         return claims_table(judge(read_claims(SHIPPED), self._results))
 
     def recommendations(self, verbose: bool = True) -> Markdown:
-        """How much faster more devices are, where the step goes, and what to try next, as Markdown.
+        """Return how much faster more devices are, where the time of a step goes, and what to try next, as Markdown.
 
-        `verbose`: with the table of choices, and all options.
+        `verbose`: True to include the table of choices, and all options.
         """
         return Markdown(as_markdown(self._results, verbose))
 
     def answers(self) -> list[NotebookAnswer]:
-        """Answers for each job: how many devices, which configuration, where the step goes, what to try next.
+        """Return the answers for each job: how many devices, which configuration, where time goes, what to try next.
 
         Each has a `question`, a `sentence`, `caveats`, the name of a `figure`, and in its `table()` the numbers.
         """
         return [NotebookAnswer.of(answer) for job in advise(self._results).jobs for answer in job.answers]
 
     def choices(self) -> pd.DataFrame:
-        """How fast the training is in each configuration, on every number of devices that was measured.
+        """Return the speed of training in each configuration, on every number of devices that was measured.
 
         Returns
         -------
@@ -226,14 +229,15 @@ class ExperimentResults:
             Results. Archives have digests of machines in place of their names, and of versions and variables only what
             cannot name anybody; where one side is an archive, this is what is compared.
         tolerance
-            Share by which a measure may be worse; None to tell every difference. With one, of sides that were measured
-            in different sessions (days, nodes) nothing is told without repeats that span sessions.
+            Share by which a measure may be worse; None to report every difference. With a tolerance, sides that were
+            measured in different sessions (days, nodes) get no verdict unless repeats span sessions.
         measures
             Some of `iteration_time`, `throughput`, `speedup`, `memory`, `energy`, `accuracy`, `loss`; by default all,
             throughput only without iteration times.
         """
-        from_archive = any(_is_archive(each.path) for each in (self, new))
-        return compare(self._side, new._side, tolerance, measures, Allowed().record if from_archive else None)
+        from_archive = _is_archive(self.path) or _is_archive(new.path)
+        redact = Allowed().record if from_archive else None
+        return compare(self._side, new._side, tolerance, measures, redact)
 
     def draw(self, out: str | Path) -> Drawn:
         """Write all tables, figures, conclusions and the report, as the workflow does after its runs.
@@ -250,7 +254,7 @@ class ExperimentResults:
     def proposal(self, out: str | Path, request: Request, scenario: str | None = None) -> list[Path]:
         """Write one page for an application for computing time: Markdown, with its figure in an SVG file.
 
-        Gives the files that were written. `out`: a name that ends in .md.
+        Returns the files that were written. `out`: a name that ends in .md.
         `request`: what is applied for. `scenario`: its runs alone; by default those of all.
         Raises UserError if nothing was measured on the devices or of the work that is applied for.
         """
@@ -278,13 +282,17 @@ class ExperimentResults:
         return Results.read(self._measured[0], self.scenarios)
 
     def _of_scenarios(self, table: Callable[["ScenarioResults"], pd.DataFrame]) -> pd.DataFrame:
-        found = {name: table(self.scenario(name)) for name in self.scenarios}
-        parts = [rows.assign(scenario=name)[["scenario", *rows.columns]] for name, rows in found.items()]
-        return pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True)
+        parts = []
+        for name in self.scenarios:
+            rows = table(self.scenario(name))
+            parts.append(rows.assign(scenario=name)[["scenario", *rows.columns]])
+        # Empty tables would change the types of columns; if all are empty, one keeps the columns.
+        filled_parts = [part for part in parts if len(part)] or parts[:1]
+        return pd.concat(filled_parts, ignore_index=True)
 
 
 class Predictions:
-    """What is predicted of every configuration, and how predictions of measured runs turn out.
+    """Predictions for every configuration, and how predictions of measured runs turned out.
 
     `predictions` has a row per configuration and number of devices: `step_time_s`, `throughput_per_s` and `speedup`
     with `…_low` and `…_high`, the `measured` numbers of devices that it is made from, `caveats`, or the `reason` why
@@ -298,10 +306,11 @@ class Predictions:
         all_series = series(results)
         self.predictions = predictions_table(all_series, devices)
         self.checks = checks_table(all_series)
-        self.units = {one.words: one.largest.workload.unit.name for one in all_series}
+        self.units = {line.words: line.largest.workload.unit.name for line in all_series}
         checks_by_machine: dict[str | None, list[PredictionCheck]] = {}
-        for one in all_series:
-            checks_by_machine.setdefault(one.largest.provenance.kind, []).extend(one.checks)
+        for line in all_series:
+            machine = line.largest.provenance.kind
+            checks_by_machine.setdefault(machine, []).extend(line.checks)
         self.verdicts = [
             f"{machine or 'machine unknown'}: {checked_line(checks)}" for machine, checks in checks_by_machine.items()
         ]

@@ -1,4 +1,4 @@
-"""The gathered tables of a scenario: what its runs recorded, run by run, in one table of each kind."""
+"""The gathered tables of a scenario: the recorded tables of all its runs joined, one table of each name."""
 
 import json
 from collections.abc import Iterable
@@ -16,7 +16,7 @@ from multicard.results.tables import RUNS_INFO, SCHEMAS, with_run
 
 
 def tables_of(run: Path | RunFiles) -> dict[str, pa.Table]:
-    """Return the tables of one run, by name, `run` in the first column; of a run that did not complete `runs_info`.
+    """Return the tables of one run by name, with `run` as the first column; only `runs_info` if it did not complete.
 
     Raises `UserError` if a file of the run is missing or damaged.
     """
@@ -26,14 +26,17 @@ def tables_of(run: Path | RunFiles) -> dict[str, pa.Table]:
         for name in GATHERED_ACTIVITIES:
             tables[name] = run.activity(name, SCHEMAS[name].names)
         for name, columns in (("steps", STEP_COLUMNS), ("epochs", EPOCH_COLUMNS)):
-            table = run.table(f"{name}.csv", ()).reindex(columns=columns)  # earlier versions had fewer
-            tables[name] = pa.Table.from_pandas(table, SCHEMAS[name], preserve_index=False)
-    return {name: _named(table, name, run.record.run) for name, table in tables.items()}
+            # Earlier versions recorded fewer columns; the missing ones become empty.
+            rows = run.table(f"{name}.csv", ()).reindex(columns=columns)
+            tables[name] = pa.Table.from_pandas(rows, SCHEMAS[name], preserve_index=False)
+    return {name: _with_run_column(table, name, run.record.run) for name, table in tables.items()}
 
 
 def joined(tables_of_runs: Iterable[dict[str, pa.Table]]) -> dict[str, pa.Table]:
-    """Join the tables of several runs, by `tables_of`; there is a table of each name, which may be empty."""
-    parts = {name: [with_run(schema).empty_table()] for name, schema in SCHEMAS.items()}
+    """Join the tables that `tables_of` returned for several runs: a table of each name, empty if no run has one."""
+    parts: dict[str, list[pa.Table]] = {}
+    for name, schema in SCHEMAS.items():
+        parts[name] = [with_run(schema).empty_table()]
     for tables in tables_of_runs:
         for name, table in tables.items():
             parts[name].append(table)
@@ -47,20 +50,28 @@ def store(tables: dict[str, pa.Table], folder: Path) -> None:
             pq.write_table(table, temporary)
 
 
-def _named(table: pa.Table, name: str, run: str) -> pa.Table:
-    """Return a table with the name of its run in the first column."""
-    ids = pa.array([run] * table.num_rows, pa.string())
-    return table.replace_schema_metadata(None).select(SCHEMAS[name].names).add_column(0, "run", ids)
+def _with_run_column(table: pa.Table, name: str, run: str) -> pa.Table:
+    """Return the columns of the schema `name`, after a column `run` with the name of the run in all rows."""
+    columns = table.select(SCHEMAS[name].names)
+    run_names = pa.array([run] * table.num_rows, pa.string())
+    # The tables made from DataFrames carry metadata of pandas, which is not stored.
+    return columns.replace_schema_metadata(None).add_column(0, "run", run_names)
 
 
 def _info(run: RunFiles) -> dict[str, Any]:
-    """Return where and with what a run was made; of a completed one also how many steps its trace has of a process."""
+    """Return the row of `runs_info`: the machine, versions and variables of a run.
+
+    A completed run also has `traced_steps`, the mean number of steps that its trace shows of a process (None if it
+    shows none), and `trace_missing`.
+    """
     record = run.record
-    info = provenance.as_cells(provenance.provenance_of(record))
+    origin = provenance.provenance_of(record)
+    info = provenance.as_cells(origin)
     info["variables"] = None if record.variables is None else json.dumps(record.variables)
     if record.completed:
         steps = run.traced_steps
-        process_count = len(steps[["report", "process"]].drop_duplicates())
+        processes = steps[["report", "process"]].drop_duplicates()
+        process_count = len(processes)
         info["traced_steps"] = len(steps) / process_count if process_count else None
         info["trace_missing"] = record.profiler.trace_missing
     return info

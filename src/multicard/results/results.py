@@ -1,4 +1,4 @@
-"""`Results`: what was measured, by which answers, figures, reports and commands are made."""
+"""`Results`: the measured runs, from which answers, figures, reports and commands are made."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,24 +21,24 @@ SCENARIOS = "scenarios"
 
 @dataclass(frozen=True, eq=False)
 class Results:
-    """The runs of one or several scenarios, each once; made by `Results.read`, of one by `Results.read_scenario`.
+    """The runs of one or several scenarios, each run once; made by `Results.read` or `Results.read_scenario`.
 
-    `runs` and `configurations` are typed, for questions; `frame` and `table` are DataFrames, for files, notebooks and
+    `runs` and `configurations` are typed, for analysis; `frame` and `table` are DataFrames, for files, notebooks and
     drawing.
     """
 
     # A row per run with a record: `run`, `outcome`, its parameters and measures.
     measures: pd.DataFrame
-    # By run. Results without it have every run on the same unknown machine.
+    # The provenance of each run by its name. A run without one counts as made on an unknown machine, the same for all.
     provenances: Mapping[str, Provenance] = field(default_factory=dict)
     # The files that hold these runs; none of results that were not read from a scenario's folder.
     scenarios: tuple[ScenarioTables, ...] = ()
 
     @classmethod
     def read(cls, folder: Path, scenarios: Sequence[str] | None = None) -> "Results":
-        """Read what the workflow left in a results folder, of some scenarios, by default of all.
+        """Read the tables that the workflow left in a results folder, for the named `scenarios`, by default for all.
 
-        Raises `UserError` if the folder is not there, or a table is missing, altered or does not parse.
+        Raises `UserError` if the folder does not exist, or a table is missing, altered or does not parse.
         """
         if not folder.is_dir():
             raise UserError(f"{folder}: no such folder, expected the results of an experiment")
@@ -61,7 +61,9 @@ class Results:
         runs = []
         for row in self.measures.to_dict("records"):
             name = str(row["run"])
-            runs.append(MeasuredRun(name, known_values(row) | {"run": name}, self.provenances.get(name, Provenance())))
+            values = known_values(row) | {"run": name}
+            provenance = self.provenances.get(name, Provenance())
+            runs.append(MeasuredRun(name, values, provenance))
         return runs
 
     def configurations(self) -> list[Configuration]:
@@ -79,16 +81,17 @@ class Results:
     def pool(self, measure: str) -> Pool:
         """Return the estimator of a measure over repeats, by the keys of `configurations`.
 
-        Its means are geometric, but arithmetic for shares and for what is not above zero throughout.
+        Its means are geometric, but arithmetic for shares and for measures with a value of zero or less.
         """
         samples = {configuration.key: configuration.blocks(measure) for configuration in self.configurations()}
         numbers = [number for sample in samples.values() for number in sample.values()]
-        has_logs = units_of(measure) is not PERCENT and all(number > 0 for number in numbers)
+        unit = units_of(measure)
+        has_logs = unit is not PERCENT and all(number > 0 for number in numbers)
         # Bytes are counted, not timed: equal repeats show that they do not scatter.
-        return Pool(samples, has_logs, exact=units_of(measure) is BYTES)
+        return Pool(samples, has_logs, exact=unit is BYTES)
 
     def means(self, measure: str) -> list[Interval | None]:
-        """Return the mean of a measure for each of `configurations`, by `pool`; None of one without a number.
+        """Return the mean of a measure for each of `configurations`, by `pool`; None where no run has a value.
 
         Shares have arithmetic means, whose bounds stay within 0 and 1: here 0.1 ± 4.30 · 0.1 / √3.
 
@@ -101,14 +104,16 @@ class Results:
         pool = self.pool(measure)
         means = [pool.mean(configuration.key) for configuration in configurations]
         numbers = [number for configuration in configurations for number in configuration.values(measure)]
-        # Some columns with the unit of shares are none, such as an overhead, which may be below 0.
-        if units_of(measure) is not PERCENT or not all(0 <= number <= 1 for number in numbers):
+        # Not all columns in percent are shares: an overhead may be below 0. So the values decide, too.
+        is_share = units_of(measure) is PERCENT and all(0 <= number <= 1 for number in numbers)
+        if not is_share:
             return means
         return [mean and mean.map(_within_one) for mean in means]
 
     def frame(self) -> pd.DataFrame:
         """Return a row per run that had all parts of its step: its outcome, parameters and measures."""
-        return self.measures[~_is_ablated(self.measures)].reset_index(drop=True)
+        has_all_parts = ~_is_ablated(self.measures)
+        return self.measures[has_all_parts].reset_index(drop=True)
 
     def ablated_frame(self) -> pd.DataFrame:
         """Return a row per run that went without a part of its step."""
@@ -123,14 +128,16 @@ class Results:
     def table(self, name: str) -> pd.DataFrame:
         """Return the rows of a gathered table of all completed runs with all parts, `run` in the first column.
 
-        Of `runs_info` there are the rows of all runs. Where nothing was recorded there are columns without rows.
+        The table `runs_info` has the rows of all runs. If nothing was recorded, the table has columns and no rows.
         Raises `KeyError` if no table has that name, `UserError` if its file cannot be read.
         """
         parts: list[pd.DataFrame] = []
         seen: set[str] = set()
         for scenario in self.scenarios:
             rows = scenario.table(name)
-            parts.append(rows[~rows["run"].isin(seen)] if seen else rows)  # scenarios share runs
+            # Scenarios share runs: only the first scenario with a run contributes its rows.
+            new_rows = rows[~rows["run"].isin(seen)] if seen else rows
+            parts.append(new_rows)
             seen.update(rows["run"])
         if not parts:
             return with_run(SCHEMAS[name]).empty_table().to_pandas()
@@ -142,15 +149,16 @@ class Results:
 
     def table_by_run(self, name: str) -> dict[str, pd.DataFrame]:
         """Return the rows of a gathered table by run; a run without rows is not in it."""
-        return {str(run): rows for run, rows in self.table(name).groupby("run", sort=False)}
+        by_run = self.table(name).groupby("run", sort=False)
+        return {str(run): rows for run, rows in by_run}
 
     def outcomes(self) -> pd.DataFrame:
-        """Return a row per planned run: its `outcome` and the `reason` for it; of those that were not run, too."""
-        every = pd.concat([scenario.outcomes for scenario in self.scenarios], ignore_index=True)
-        return every.drop_duplicates("run", ignore_index=True)
+        """Return a row per planned run, made or not: its `outcome` and the `reason` for it."""
+        outcomes = pd.concat([scenario.outcomes for scenario in self.scenarios], ignore_index=True)
+        return outcomes.drop_duplicates("run", ignore_index=True)
 
     def reasons_not_run(self) -> list[str]:
-        """Return for each run that cannot run here why."""
+        """Return the reason of each planned run that cannot run here."""
         return [reason for scenario in self.scenarios for reason in scenario.reasons_not_run]
 
     def by_scenario(self) -> "list[Results]":
@@ -158,8 +166,9 @@ class Results:
         return [Results(tables.measures, tables.provenances, (tables,)) for tables in self.scenarios]
 
     def where(self, keep: Callable[[pd.DataFrame], pd.Series]) -> "Results":
-        """Return the results of those runs for whose rows of measures `keep` is true."""
-        return replace(self, measures=self.measures[keep(self.measures)])
+        """Return the results of the runs that `keep` selects: a function from `measures` to True or False per row."""
+        is_kept = keep(self.measures)
+        return replace(self, measures=self.measures[is_kept])
 
     def completed(self) -> "Results":
         """Return the results of the completed runs."""
@@ -171,7 +180,8 @@ class Results:
 
     def with_values(self, values: pd.DataFrame) -> "Results":
         """Return the results with further columns of measures: `values` has a row per run, named by its index."""
-        return replace(self, measures=self.measures.merge(values, how="left", left_on="run", right_index=True))
+        measures = self.measures.merge(values, how="left", left_on="run", right_index=True)
+        return replace(self, measures=measures)
 
     def on_any_machine(self) -> "Results":
         """Return the results as if all runs had been made on the same machine with the same versions.
@@ -192,13 +202,15 @@ def _is_ablated(measures: pd.DataFrame) -> pd.Series:
 
 
 def _joined(results: Sequence[Results]) -> Results:
-    """Join the results of scenarios, which share runs: each run is there once, as in the first scenario that has it."""
+    """Join the results of scenarios. A run that several share appears once, as in the first scenario that has it."""
     if len(results) == 1:
         return results[0]
     frames = [scenario.measures for scenario in results if len(scenario.measures)]
     measures = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=["run", "outcome", "workload"])
     provenances: dict[str, Provenance] = {}
+    # In reverse, so that the first scenario with a run decides here, too.
     for scenario in reversed(results):
         provenances.update(scenario.provenances)
     tables = tuple(table for scenario in results for table in scenario.scenarios)
-    return Results(measures.drop_duplicates("run", ignore_index=True), provenances, tables)
+    unique_runs = measures.drop_duplicates("run", ignore_index=True)
+    return Results(unique_runs, provenances, tables)
