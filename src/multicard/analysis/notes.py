@@ -13,19 +13,23 @@ from multicard.results.configuration import MeasuredRun
 from multicard.results.results import Results
 from multicard.results.tables import RUNS_INFO
 
-LONGEST_NAME = 90  # characters that one machine, version or variable is named by
+# Characters at most in the name of a machine, version or variable.
+LONGEST_NAME = 90
 
 
 def notes(results: Results, profiled: bool = False) -> list[str]:
     """Return lines about runs that have no numbers, are synthetic or adopted, ran in unlike places, or are in doubt.
 
-    Each is one line of plain text, in part from files. There is none where all runs completed, on one machine.
-    `profiled`: whether numbers of the profiled window are shown, so that doubts about that window are told too.
+    Lines are plain text, in part from files. If all runs completed on one machine and none is in doubt, there are none.
+    `profiled`: True if numbers of the profiled window are shown, so that doubts about that window are included.
     """
     completed = _completed(results)
     notices_of_runs = [notices_by_subject(run.values) for run in completed]
-    left_out = (INCONSISTENT, TRACE, *(() if profiled else PROFILED))
-    doubts = [_doubt(kind, notices_of_runs) for kind in NOTICES if kind not in left_out]
+    left_out = {INCONSISTENT, TRACE}
+    if not profiled:
+        left_out.update(PROFILED)
+    subjects = [subject for subject in NOTICES if subject not in left_out]
+    doubts = [_doubt(subject, notices_of_runs) for subject in subjects]
     return [
         *_runs_without_numbers(results),
         *_synthetic_line(results),
@@ -38,7 +42,8 @@ def notes(results: Results, profiled: bool = False) -> list[str]:
 
 def synthetic(results: Results) -> Literal["all", "some"] | None:
     """Return how many of the completed runs have invented timings; None for none of them."""
-    are_synthetic = [run.provenance.is_synthetic for run in _completed(results) if run.provenance.machine]
+    provenances = [run.provenance for run in _completed(results)]
+    are_synthetic = [provenance.is_synthetic for provenance in provenances if provenance.machine]
     if not any(are_synthetic):
         return None
     return "all" if all(are_synthetic) else "some"
@@ -51,21 +56,27 @@ def _completed(results: Results) -> list[MeasuredRun]:
 
 def _runs_without_numbers(results: Results) -> list[str]:
     """Return a line about the runs that did not complete, and those that cannot run here; or none."""
-    outcomes = pd.Series([run.outcome for run in results.runs if not run.is_ablated and not run.is_completed])
-    counts = [f"{count} {str(outcome).replace('_', ' ')}" for outcome, count in outcomes.value_counts().items()]
+    failed_runs = [run for run in results.runs if not run.is_ablated and not run.is_completed]
+    outcomes = pd.Series([run.outcome for run in failed_runs])
+    counts = []
+    for outcome, count in outcomes.value_counts().items():
+        words = str(outcome).replace("_", " ")
+        counts.append(f"{count} {words}")
     reasons_not_run = results.reasons_not_run()
     if reasons_not_run:
         counts.append(f"{len(reasons_not_run)} {NOT_RUN} here")
     return [f"Without numbers: {', '.join(counts)}"] if counts else []
 
 
-def _doubt(kind: str, notices_of_runs: Sequence[Mapping[str, str]]) -> str | None:
-    """Return a line with the number of runs that have a notice of a kind, and the first of these; None without any."""
-    texts = [notices[kind] for notices in notices_of_runs if kind in notices]
+def _doubt(subject: str, notices_of_runs: Sequence[Mapping[str, str]]) -> str | None:
+    """Return a line with the number of runs that have a notice on a subject, and the first notice; None if none has."""
+    texts = [notices[subject] for notices in notices_of_runs if subject in notices]
     if not texts:
         return None
     first = texts[0] if len(set(texts)) == 1 else f"the first: {texts[0]}"
-    return f"{kind[0].upper()}{kind[1:]}: {len(texts)} of {counted(len(notices_of_runs), 'run')} ({first})"
+    heading = subject[0].upper() + subject[1:]
+    run_count = counted(len(notices_of_runs), "run")
+    return f"{heading}: {len(texts)} of {run_count} ({first})"
 
 
 def _synthetic_line(results: Results) -> list[str]:
@@ -78,7 +89,8 @@ def _differing_machines(runs: Sequence[MeasuredRun]) -> list[str]:
     machines = sorted({run.provenance.kind or "" for run in runs if run.provenance.machine})
     if len(machines) < 2:
         return []
-    return [f"{len(machines)} machines: {'; '.join(printable(machine, LONGEST_NAME) for machine in machines)}"]
+    names = [printable(machine, LONGEST_NAME) for machine in machines]
+    return [f"{len(machines)} machines: {'; '.join(names)}"]
 
 
 def _differing_versions(runs: Sequence[MeasuredRun]) -> list[str]:
@@ -87,21 +99,26 @@ def _differing_versions(runs: Sequence[MeasuredRun]) -> list[str]:
     sets: list[set[str]] = [set(versions.split(", ")) for versions in in_words]
     if len(sets) < 2:
         return []
-    differing = sorted(sets[0].union(*sets) - sets[0].intersection(*sets))
-    names = [printable(version, LONGEST_NAME) for version in differing]
+    of_any_run = sets[0].union(*sets)
+    of_all_runs = sets[0].intersection(*sets)
+    names = [printable(version, LONGEST_NAME) for version in sorted(of_any_run - of_all_runs)]
     return [f"{len(sets)} sets of versions: {', '.join(names)}"]
 
 
 def _differing_variables(results: Results, runs: Sequence[MeasuredRun]) -> list[str]:
     """Return a line with the environment variables that not all runs had with the same value, if there are any."""
     info = results.table(RUNS_INFO)
-    texts = info.loc[info["run"].isin([run.run for run in runs]), "variables"].dropna().unique()
-    environments = [json.loads(text) for text in texts]
+    run_names = [run.run for run in runs]
+    variables = info.loc[info["run"].isin(run_names), "variables"]
+    environments = [json.loads(text) for text in variables.dropna().unique()]
     if len(environments) < 2:
         return []
+    names = sorted({name for environment in environments for name in environment})
     differing = []
-    for name in sorted({name for environment in environments for name in environment}):
-        values = list(dict.fromkeys(environment.get(name, "not set") for environment in environments))
+    for name in names:
+        # A dictionary keeps the first of equal values, and their order.
+        values = dict.fromkeys(environment.get(name, "not set") for environment in environments)
         if len(values) > 1:
-            differing.append(printable(f"{name} {' or '.join(values)}", LONGEST_NAME))
+            alternatives = " or ".join(values)
+            differing.append(printable(f"{name} {alternatives}", LONGEST_NAME))
     return [f"{len(environments)} sets of environment variables: {', '.join(differing)}"]

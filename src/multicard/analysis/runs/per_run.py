@@ -25,14 +25,18 @@ REPORTED = (
     "cudaEventDestroy",
 )
 REST = "other"  # column for all that has none of its own
-MOST_FUNCTIONS, MOST_KINDS = 9, 8  # columns, without `REST`
-MOST_POINTS = 200  # of a run, in a figure over steps
+# Numbers of columns at most, `REST` not counted.
+MOST_FUNCTIONS = 9
+MOST_KINDS = 8
+# Points of one run at most, in a figure over steps.
+MOST_POINTS = 200
 
 # Columns that identify what a time is per, within a run.
 PROCESS = ["report", "process"]
 GPU = [*PROCESS, "device"]
 
-_VERSION = re.compile(r"(_v\d+|_ptsz|_ptds)+$")  # which the profiler adds to the name of a function
+# The profiler adds the version of a function to its name: `cudaMemcpyAsync_ptsz`.
+_VERSION = re.compile(r"(_v\d+|_ptsz|_ptds)+$")
 
 
 def cuda_api(results: Results) -> pd.DataFrame:
@@ -44,27 +48,31 @@ def cuda_api(results: Results) -> pd.DataFrame:
     calls = results.table("cuda_api")
     calls = calls[calls["api"] != "backtrace"]
     calls = calls.assign(function=[_VERSION.sub("", name) for name in calls["function"]])
-    return _leading(_per_step(results, calls, "function", "total_s", PROCESS), MOST_FUNCTIONS, REPORTED)
+    seconds = _per_step(results, calls, "function", "total_s", PROCESS)
+    return _leading(seconds, MOST_FUNCTIONS, REPORTED)
 
 
 def kernel_classes(results: Results) -> pd.DataFrame:
     """Return the seconds of the kernels of each class, per profiled step and GPU: the eight largest, and `REST`."""
-    return _leading(_per_step(results, results.table("kernel_classes"), "class", "total_s", GPU), MOST_KINDS)
+    kernels = results.table("kernel_classes")
+    seconds = _per_step(results, kernels, "class", "total_s", GPU)
+    return _leading(seconds, MOST_KINDS)
 
 
 def collectives(results: Results) -> pd.DataFrame:
     """Return the seconds of each collective's kernels, per profiled step and GPU: the eight largest, and `REST`."""
     calls = results.table("collectives")
-    calls = calls.assign(name=calls["collective"].fillna("unnamed").str.replace("_", "-"))
-    return _leading(_per_step(results, calls, "name", "total_s", GPU), MOST_KINDS)
+    names = calls["collective"].fillna("unnamed").str.replace("_", "-")
+    seconds = _per_step(results, calls.assign(name=names), "name", "total_s", GPU)
+    return _leading(seconds, MOST_KINDS)
 
 
 def bus_bandwidths(results: Results) -> pd.DataFrame:
     """Return the bus bandwidth of the collectives of each run by the size of their messages, where it was recorded.
 
     Columns: `run`, `collective`, `size_bytes` of a message, and `bus_bandwidth_bytes_per_s` of the fastest GPU: over
-    the time after all ranks had joined, or where ranks could not be matched over all of its time. Where the trace does
-    not tell how many ranks take part, as one that began after NCCL did, they are all those of the run: its jobs have no
+    the time after all ranks had joined, or, where ranks could not be matched, over all of its time. Where the trace
+    does not show how many ranks take part (it began after NCCL did), all ranks of the run are assumed to: jobs have no
     smaller groups.
     """
     calls = results.table("message_sizes")
@@ -99,7 +107,8 @@ def memory_operations(results: Results, value: str) -> pd.DataFrame:
 
 def shares(results: Results) -> pd.DataFrame:
     """Return the four shares of a run: summed over processes and GPUs, over the sum of what each is a share of."""
-    sums = results.table("shares").groupby(["run", "share"], sort=False)[["total_s", "of_s"]].sum(min_count=1)
+    by_share = results.table("shares").groupby(["run", "share"], sort=False)
+    sums = by_share[["total_s", "of_s"]].sum(min_count=1)
     whole_s = sums["of_s"].where(sums["of_s"] > 0)
     return (sums["total_s"] / whole_s).unstack("share")
 
@@ -108,17 +117,19 @@ def gpu_time(results: Results) -> pd.DataFrame:
     """Return the parts of each GPU's time over all steps: a row per run and GPU, shares of the span, `busy` too."""
     rows = overall(results.table("timeline"))
     rows = rows[(rows["span_s"] > 0) & rows["busy_s"].notna()]
-    parts = device_time(rows).div(rows["span_s"], axis=0)
-    return rows[["run", "rank", "device"]].join(parts.assign(busy=rows["busy_s"] / rows["span_s"]))
+    span_s = rows["span_s"]
+    parts = device_time(rows).div(span_s, axis=0)
+    parts["busy"] = rows["busy_s"] / span_s
+    return rows[["run", "rank", "device"]].join(parts)
 
 
 def trace_shares(results: Results) -> pd.DataFrame:
-    """Return what the traces of a run say of its bottlenecks, all processes and GPUs together.
+    """Return the shares of time and bytes in the traces of each run that point to bottlenecks: a row per run.
 
-    Columns: each `DevicePart` as a share of the span; `scope`, of what: `steps`, from the first profiled step to the
-    last, where the trace has some, else `capture`; `waiting_in_collectives`, the share of the same in which GPUs waited
-    inside collectives for the last rank; `pageable_copies`, the share of the bytes copied from the host that came from
-    pageable memory.
+    All processes and GPUs count together. Columns: each `DevicePart` as a share of the span; `scope`, the kind of the
+    span: `steps` (from the first profiled step to the last) where the trace has steps, else `capture`;
+    `waiting_in_collectives`, the share of the span in which GPUs waited inside collectives for the last rank;
+    `pageable_copies`, the share of the bytes copied from the host that came from pageable memory.
     """
     rows = overall(results.table("timeline"))
     span_s = rows["span_s"].groupby(rows["run"]).sum()
@@ -138,7 +149,9 @@ def _pageable_share(operations: pd.DataFrame) -> pd.Series:
     """Return the share of the bytes copied from the host to a device that came from pageable memory, by run."""
     copies = operations[operations["operation"] == "host_to_device"]
     copied_bytes = copies.groupby("run")["bytes"].sum()
-    pageable_bytes = copies["bytes"].where(copies["host_memory"] == "pageable", 0).groupby(copies["run"]).sum()
+    # Copies from other memory count as 0 bytes, not as missing: a run without pageable copies has a share of 0.
+    bytes_if_pageable = copies["bytes"].where(copies["host_memory"] == "pageable", 0)
+    pageable_bytes = bytes_if_pageable.groupby(copies["run"]).sum()
     return pageable_bytes / copied_bytes.where(copied_bytes > 0)
 
 
@@ -170,24 +183,33 @@ def accuracy_over_time(results: Results) -> pd.DataFrame:
     return epochs.assign(time_s=time_s)[["run", "epoch", "time_s", "test_accuracy"]]
 
 
-def _per_step(results: Results, rows: pd.DataFrame, key: str, value: str, place: list[str]) -> pd.DataFrame:
-    """Return the sum of `value` by `key`, a column each, per profiled step and per `place` that the run has rows of."""
+def _per_step(results: Results, rows: pd.DataFrame, key: str, value: str, unit: list[str]) -> pd.DataFrame:
+    """Return the sum of `value` for each value of `key`, per profiled step and unit: a row per run, a column per key.
+
+    `unit`: the columns that identify what a run has several of, `PROCESS` or `GPU`. With 6 s of a kernel class on the
+    2 GPUs of a run with 3 profiled steps, its cell is 1.0. Only units with rows in the table are counted.
+    """
+    units = rows[["run", *unit]].drop_duplicates()
+    unit_counts = units.groupby("run", sort=False).size()
     traced_steps = results.table("runs_info").set_index("run")["traced_steps"]
-    place_counts = rows[["run", *place]].drop_duplicates().groupby("run", sort=False).size()
+    steps_of_units = unit_counts * traced_steps.reindex(unit_counts.index)
     sums = rows.groupby(["run", key], sort=False)[value].sum(min_count=1).unstack(key)
-    per_step = sums.div(place_counts * traced_steps.reindex(place_counts.index), axis=0)
+    per_step = sums.div(steps_of_units, axis=0)
     return per_step.dropna(how="all").astype(float)
 
 
 def _leading(values: pd.DataFrame, most: int, first: Sequence[str] = ()) -> pd.DataFrame:
     """Return the columns of `first`, then the largest, up to `most` in all; the sum of the others as `REST`."""
     stated = [name for name in first if name in values]
-    others = [name for name in _by_size(values.drop(columns=stated)) if name != REST]
-    shown = [*stated, *others[: max(0, most - len(stated))]]
+    # A column that is called `REST` already is summed into the new one.
+    by_size = _by_size(values.drop(columns=[*stated, REST], errors="ignore"))
+    free_columns = max(0, most - len(stated))
+    shown = [*stated, *by_size[:free_columns]]
     hidden = [name for name in values if name not in shown]
     if not hidden:
         return values[shown].copy()
-    return values[shown].assign(**{REST: values[hidden].sum(axis=1, min_count=1)})
+    hidden_sum = values[hidden].sum(axis=1, min_count=1)
+    return values[shown].assign(**{REST: hidden_sum})
 
 
 def _by_size(values: pd.DataFrame) -> list[str]:

@@ -57,6 +57,13 @@ class _Steps(NamedTuple):
     starts_s: np.ndarray
     lengths_s: np.ndarray
 
+    @property
+    def mean_period_s(self) -> float:
+        """Mean time from the start of a step to the start of the next; needs two steps."""
+        elapsed_s = self.starts_s[-1] - self.starts_s[0]
+        period_count = len(self.starts_s) - 1
+        return elapsed_s / period_count
+
 
 def step_time(capture: ActivityTables) -> StepTime | None:
     """Return the time that a step takes by the tables of a capture, or None if these show no step.
@@ -74,13 +81,16 @@ def step_time(capture: ActivityTables) -> StepTime | None:
         return None
     count = min(len(steps.starts_s) for steps in devices)
     if count == 1:
-        length_s = float(np.mean([steps.lengths_s[0] for steps in devices]))
+        first_lengths_s = [steps.lengths_s[0] for steps in devices]
+        length_s = float(np.mean(first_lengths_s))
         return StepTime(length_s, 1, length_s, (length_s, length_s), ())
-    means_s = [(steps.starts_s[-1] - steps.starts_s[0]) / (len(steps.starts_s) - 1) for steps in devices]
+    mean_s = float(np.mean([steps.mean_period_s for steps in devices]))
     # The captures of some ranks may end a step later than those of others. All of them have the first steps.
-    periods_s = np.mean([np.diff(steps.starts_s[:count]) for steps in devices], axis=0)
+    periods_of_devices_s = [np.diff(steps.starts_s[:count]) for steps in devices]
+    periods_s = np.mean(periods_of_devices_s, axis=0)
     lower_s, median_s, upper_s = np.quantile(periods_s, [0.25, 0.5, 0.75]).tolist()
-    return StepTime(float(np.mean(means_s)), count, median_s, (lower_s, upper_s), tuple(periods_s.tolist()))
+    quartiles_s = (lower_s, upper_s)
+    return StepTime(mean_s, count, median_s, quartiles_s, tuple(periods_s.tolist()))
 
 
 def _steps_by(keys: Sequence[str], length: str, rows: Iterable[Mapping[str, Any]]) -> list[_Steps]:
@@ -133,9 +143,11 @@ def ratio_of_step_times(time: StepTime, base: StepTime) -> Interval:
     errors = [_error_of_mean(np.array(side.periods_s)) for side in (time, base)]
     squared_error = sum(error.squared for error in errors)
     freedom = 1.0
+    # Without scatter any degrees of freedom give an interval of no width.
     if squared_error:
         # The degrees of freedom by Welch and Satterthwaite.
-        freedom = squared_error**2 / sum(error.squared**2 / error.freedom for error in errors)
+        weighted_squares = sum(error.squared**2 / error.freedom for error in errors)
+        freedom = squared_error**2 / weighted_squares
     # Importing SciPy's functions takes as long as reading a small trace, so only what needs them imports them.
     from scipy.special import stdtrit
 
@@ -176,11 +188,14 @@ def _error_of_mean(periods: np.ndarray) -> _ErrorOfMean:
     midpoints = (np.arange(count) + 0.5) / count
     waves = np.cos(np.pi * np.outer(orders, midpoints))
     deviations = periods - mean
-    transforms = (2 / count) ** 0.5 * waves @ deviations
+    scale = (2 / count) ** 0.5
+    transforms = scale * waves @ deviations
     # The transform j has the frequency πj/n.
     frequencies = np.pi * orders / count
-    relative_height = 1 + 4 * correlation * np.sin(frequencies / 2) ** 2 / (1 - correlation) ** 2
-    # n times the variance of the mean, from each transform.
+    squared_sines = np.sin(frequencies / 2) ** 2
+    # The height of the spectrum at frequency 0 over that at the frequency of each transform.
+    relative_height = 1 + 4 * correlation * squared_sines / (1 - correlation) ** 2
+    # Each transform gives an estimate of n times the variance of the mean.
     estimates = relative_height * transforms**2
     squared = estimates.mean() / count / mean**2
     return _ErrorOfMean(float(squared), len(orders))
@@ -200,9 +215,9 @@ def _number_of_transforms(count: int, correlation: float) -> int:
 def _assumed_correlation(values: np.ndarray) -> float:
     """Return the correlation of neighbours that is assumed, between 0 and `HIGHEST_CORRELATION`.
 
-    It is what the series shows, less its bias in short ones (M. G. Kendall, Biometrika 41, 1954), and 0.7 standard
-    errors of that, each 1/√n. An interval that assumes too little correlation misses by far more than one that
-    assumes too much.
+    It is what the series shows, plus the bias by which short series show too little (M. G. Kendall, Biometrika 41,
+    1954), plus a margin of 0.7 standard errors, each 1/√n. An interval that assumes too little correlation misses by
+    far more than one that assumes too much.
     """
     deviations = values - values.mean()
     squares = float(deviations @ deviations)
@@ -212,4 +227,6 @@ def _assumed_correlation(values: np.ndarray) -> float:
     neighbours = float(deviations[1:] @ deviations[:-1])
     estimate = neighbours / squares
     bias = (1 + 3 * estimate) / count
-    return min(HIGHEST_CORRELATION, max(0.0, estimate + bias + 0.7 / count**0.5))
+    margin = 0.7 / count**0.5
+    assumed = max(0.0, estimate + bias + margin)
+    return min(HIGHEST_CORRELATION, assumed)
