@@ -208,7 +208,7 @@ def _joined(results: Sequence[Results]) -> Results:
     frames = [scenario.measures for scenario in results if len(scenario.measures)]
     measures = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=["run", "outcome", "workload"])
     provenances: dict[str, Provenance] = {}
-    # In reverse, so that the first scenario with a run decides here, too.
+    # Reversed, so that the first scenario with a run decides here, too.
     for scenario in reversed(results):
         provenances.update(scenario.provenances)
     tables = tuple(table for scenario in results for table in scenario.scenarios)
