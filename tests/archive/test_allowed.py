@@ -120,6 +120,19 @@ def test_commands_are_found_wherever_they_stand() -> None:
     assert own([secret, ["train.py"]]) == [open_to_all, ["train.py"]]
 
 
+def test_a_parameter_that_a_command_gives_as_a_secret_is_removed_wherever_it_stands() -> None:
+    stated = {"scenarios": [{"command": [["train.py", "--token", "{t}"]], "args": {"t": "abc", "u": "abc"}}]}
+    [scenario] = ALLOWED.own(stated)["scenarios"]
+    assert scenario["args"] == {"t": "removed", "u": "abc"}
+    assert ALLOWED.own({"token": None, "seed": 7}) == {"token": None, "seed": 7}
+
+
+def test_what_a_user_named_and_what_is_synthetic_leaves_without_places() -> None:
+    data = {"dataset": f"{HOMES}/mplanted/birds.csv", "source": "imagefolder", "files": []}
+    assert ALLOWED.record(make_run(data=data)).data.dataset == "birds.csv"
+    assert Allowed().hosts("gamma9 (synthetic)") == "host-1 (synthetic)"
+
+
 def test_order_and_conditions_of_a_run_stay() -> None:
     state = {"sm_clock_mhz": 1755.0, "power_limit_w": 700.0, "clock_reasons": ["hw_thermal_slowdown", "sw_power_cap"]}
     record = make_run(

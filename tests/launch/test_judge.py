@@ -122,6 +122,8 @@ def test_a_broken_connection_is_the_reason_only_where_there_is_no_other(tmp_path
 def test_an_error_is_the_reason_before_ranks_that_waited_for_the_one_that_had_it(tmp_path: Path) -> None:
     waited = ended_as("failed", 0, "steps_disagree", step=21)
     assert judged([waited, failed(1, "FileNotFoundError: shard7")]) == "rank 1: FileNotFoundError: shard7"
+    # An exit explains it, too, where there is no error.
+    assert judged([waited, short(1)], 1, failures((0, -15), (1, 3))).startswith("rank 1: exit code 3")
 
 
 def test_where_nothing_was_reported_the_reason_is_what_was_printed_last(tmp_path: Path) -> None:
@@ -246,6 +248,7 @@ def test_the_step_time_that_is_printed_is_that_of_the_slowest_rank_of_each_epoch
     rows += ["1,1,2,measured,50,1", "1,1,3,measured,51,1", "1,2,4,measured,90,1.5"]  # 2 s and 1.5 s
     (tmp_path / "steps.csv").write_text("\n".join(rows))
     assert measured_steps(tmp_path / "steps.csv", 2) == MeasuredSteps(3, pytest.approx(4 / 3))
+    assert measured_steps(tmp_path / "steps.csv") == MeasuredSteps(3, pytest.approx(4 / 3))
     (tmp_path / "steps.csv").write_text("\n".join(rows[:-1]))  # the last step of a rank that was killed
     assert measured_steps(tmp_path / "steps.csv", 2) == MeasuredSteps(2, pytest.approx(2.5 / 2))
     assert measured_steps(tmp_path / "steps.csv", 3) is None  # a rank has left none
