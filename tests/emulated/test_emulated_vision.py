@@ -16,6 +16,7 @@ from multicard.core.files import read_json
 from multicard.core.layout import PHASES
 from multicard.experiment.datasets import Digits
 from multicard.experiment.read_run import read_run
+from multicard.runs.record import RunRecord
 from multicard.workloads.vision.prepare import prepare
 
 pytestmark = [pytest.mark.emulated, pytest.mark.slow]
@@ -125,7 +126,7 @@ def have_the_losses_of_the_cpu(found: pd.DataFrame, expected: pd.DataFrame, prec
     assert first["loss"][alike].tolist() == pytest.approx(whole["loss"][alike].tolist(), rel=TOLERANCE[precision])
 
 
-def are_timed_with_memory_and_energy(steps: pd.DataFrame, record: dict[str, Any], changes: dict[str, Any]) -> None:
+def are_timed_with_memory_and_energy(steps: pd.DataFrame, record: RunRecord, changes: dict[str, Any]) -> None:
     """By CUDA events, PyTorch's allocator and NVML."""
     ranks, devices, epochs = steps["rank"].nunique(), changes.get("devices", 1), changes.get("epochs", 1)
     assert (steps["window"] == "measured").sum() == ranks * (epochs * STEPS - WARMUP)
@@ -146,7 +147,7 @@ def are_timed_with_memory_and_energy(steps: pd.DataFrame, record: dict[str, Any]
         assert meter.energy_j == pytest.approx(100 * meter.duration_s, abs=2 * 2 * epochs)
 
 
-def show_every_gpu_at_work(folder: Path, record: dict[str, Any], devices: int) -> None:
+def show_every_gpu_at_work(folder: Path, record: RunRecord, devices: int) -> None:
     """In the tables of the window that PyTorch's profiler recorded."""
     assert (record.profiler.used, record.profiler.trace_missing) == ("kineto", None)
 

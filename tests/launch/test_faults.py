@@ -34,6 +34,7 @@ from multicard.launch.node_ranks import run_ranks
 from multicard.launch.watch import Limits
 from multicard.profilers import nsys
 from multicard.record.profiled_window import LEAST_SETTLING
+from multicard.runs.record import RunRecord
 from multicard.trace.export import export_run
 from multicard.trace.extract import extract_run
 from multicard.workloads.vision.parameters import VisionParameters
@@ -75,7 +76,7 @@ def fake_nsys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
     return put
 
 
-def watched(digits: Path, folder: Path, limit: float = 600, **changes: Any) -> dict[str, Any]:
+def watched(digits: Path, folder: Path, limit: float = 600, **changes: Any) -> RunRecord:
     return run_job(VisionParameters(**(TINY | {"profiler": "nsys"} | changes)), digits, folder, limit)
 
 

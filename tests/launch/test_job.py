@@ -67,7 +67,7 @@ def job(data: Path, folder: Path, limit: float = 300, **changes: Any) -> RunReco
     return run_job(VisionParameters(**(TINY | {"profiler": "none"} | changes)), data, folder, limit)
 
 
-def forked(*arguments: Any, **changes: Any) -> dict[str, Any]:
+def forked(*arguments: Any, **changes: Any) -> RunRecord:
     """The same where how its ranks start is not looked at."""
     with forked_ranks():
         return job(*arguments, **changes)
