@@ -35,10 +35,26 @@ STORIES = {
         (Event.CAPTURE_BEGAN, State.CAPTURING, Action.NOTHING),
         (Event.EXITED, State.ENDED, Action.LEAVE_EARLY),
     ],
+    "its capture is interrupted by a mark": [
+        *TRAINING[:2],
+        (Event.CAPTURE_BEGAN, State.CAPTURING, Action.NOTHING),
+        (Event.RESTARTED, State.WATCHING, Action.DROP_STEPS),
+        *TRAINING,
+    ],
+    "the observer fails during a capture": [
+        *TRAINING[:2],
+        (Event.CAPTURE_BEGAN, State.CAPTURING, Action.NOTHING),
+        (Event.FAILED, State.ENDED, Action.LEAVE_EARLY),
+    ],
     "another process is the same rank": [
         TRAINING[0],
         (Event.TAKEN, State.DUPLICATE, Action.NOTHING),
         *ignored(State.DUPLICATE, Event.BOUNDARY, Event.RESTARTED, Event.WENT_ON, Event.EXITED),
+    ],
+    "the observer fails beside the process that is recorded": [
+        TRAINING[0],
+        (Event.TAKEN, State.DUPLICATE, Action.NOTHING),
+        (Event.FAILED, State.ABANDONED, Action.REPORT_ERROR),
     ],
     "it marks its steps after some were inferred": [
         *TRAINING[:3],
