@@ -69,7 +69,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_demo_says_what_it_found(finished: Path) -> None:
     said, step = (finished / "said").read_text(), r"[\d.]+ m?s per step"
     assert re.match(r"2 runs; results: results/; log: \.snakemake/log/\S+\.snakemake\.log\n", said)
-    runs = re.findall(rf"^run (\d) of 2: processes devices=([12]): {step}$", said, re.M)
+    runs = re.findall(rf"^run (\d) of 2: processes, devices ([12]): {step}$", said, re.M)
     assert [number for number, _ in runs] == ["1", "2"] and sorted(devices for _, devices in runs) == ["1", "2"]
     # On a busy machine one run may seem to scale beyond ideal, which is said there.
     speedup = r"2 processes [\d.]+× \(n=1\), [\d.]+% efficient[^→]* → results/figures/processes/speedup\.png"
