@@ -211,10 +211,11 @@ def test_the_kind_of_scaling_follows_from_the_samples_of_a_step(tmp_path: Path, 
 
 @pytest.mark.slow
 def test_tables_of_scripts_without_samples_are_in_steps_and_say_what_to_do(tmp_path: Path) -> None:
-    measures = scenario(tmp_path, FEW, samples=None).measures
+    results = scenario(tmp_path, FEW, samples=None)
+    measures = results.measures
     assert throughputs_of(measures) == ["steps_per_s"]
     assert measures["steps_per_s"].tolist() == pytest.approx([1 / speeds(p) for p in parameters_of_all(FEW)])
-    assert speedup_table(measures)["speedup"].isna().all()
+    assert speedup_table(results)["speedup"].isna().all()
 
 
 @pytest.mark.slow
