@@ -72,7 +72,9 @@ def test_a_figure_is_written_in_every_format_and_the_same_measures_give_the_same
     name: str, measures: Callable[[], pd.DataFrame], tmp_path: Path
 ) -> None:
     for folder in ("a", "b"):
-        draw_scenario([name], gathered(tmp_path / "scenario" / folder, measures()).folder, tmp_path / folder)
+        scenario = tmp_path / "scenario" / folder
+        gathered(scenario, measures())
+        draw_scenario([name], scenario, tmp_path / folder)
     files = {path.name: path.read_bytes() for path in (tmp_path / "a").iterdir()}
     assert files == {path.name: path.read_bytes() for path in (tmp_path / "b").iterdir()}
     begins = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF", "csv": b"series,"}
