@@ -29,6 +29,8 @@ from multicard.workloads.vision.prepare import prepare
 pytest_plugins = ["emulated_gpu.fixtures", "observed_scripts", "script.equipment"]
 
 ROOT = Path(__file__).parents[1]
+# What is made at the top of a checkout, which copies of the project are without.
+MADE = {".git", ".venv", ".snakemake", "results", "data", ".pytest_cache", ".ruff_cache", ".mypy_cache"}
 # Folders of the longest files: started first, since a file stays with one worker, and a long one that starts last
 # leaves the others idle.
 LONGEST = ("slurm", "script", "emulated", "workflow", "llm", "vision", "launch", "docs", "cli", "record", "machine")

@@ -21,7 +21,7 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from PIL import Image
 
-from conftest import ROOT, ran
+from conftest import MADE, ROOT, ran
 from factories import vision_runs, write_results
 from forked_python import ForkedPython
 from multicard.experiment.config import Experiment
@@ -117,9 +117,8 @@ def test_a_command_that_nothing_runs_is_found() -> None:
 @pytest.fixture(scope="module")
 def untouched(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the project with this environment, and with the files that the documents take for granted."""
-    made = {".git", ".venv", ".snakemake", "results", "data", "site", ".pytest_cache", ".ruff_cache", ".mypy_cache"}
     folder = tmp_path_factory.mktemp("untouched") / "project"
-    shutil.copytree(ROOT, folder, ignore=lambda at, _: made if Path(at) == ROOT else {"__pycache__"})
+    shutil.copytree(ROOT, folder, ignore=lambda at, _: {*MADE, "site"} if Path(at) == ROOT else {"__pycache__"})
     (folder / ".venv").symlink_to(sys.prefix)
     raw = folder / "data" / "raw"
     for name in ("mnist", "cnn_dailymail"):

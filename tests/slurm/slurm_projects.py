@@ -14,7 +14,7 @@ import cluster
 import pytest
 import yaml
 
-from conftest import ROOT, add_digits, ran
+from conftest import MADE, ROOT, add_digits, ran
 from multicard.experiment.read_run import read_run
 from multicard.runs.record import RunRecord
 
@@ -69,18 +69,7 @@ def project(
     Without `digits` it prepares them itself. `sitecustomize`: what every Python of the pipeline and its jobs executes
     when it starts. `submits`: whether that sbatch goes on to submit, or only notes and fails.
     """
-    made = {
-        ".git",
-        ".venv",
-        ".snakemake",
-        "results",
-        "data",
-        "__pycache__",
-        ".pytest_cache",
-        ".ruff_cache",
-        ".mypy_cache",
-    }
-    shutil.copytree(ROOT, folder, symlinks=True, ignore=lambda _, names: made & set(names))
+    shutil.copytree(ROOT, folder, symlinks=True, ignore=lambda _, names: {*MADE, "__pycache__"} & set(names))
     if digits:
         add_digits(folder, digits)
     (folder / CONFIG).write_text(yaml.safe_dump({"results": "results"} | experiment, sort_keys=False))

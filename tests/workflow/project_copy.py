@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 import forked_python
-from conftest import ROOT, path_without_nsys, ran
+from conftest import MADE, ROOT, path_without_nsys, ran
 
 CONFIG = "config/tiny.yaml"
 LIMIT_S = 1800
@@ -28,18 +28,7 @@ main()
 
 def project(folder: Path, experiment: dict[str, Any]) -> Path:
     """Copy the project, without what was made in it, and give the copy this experiment and this environment."""
-    made = {
-        ".git",
-        ".venv",
-        ".snakemake",
-        "results",
-        "data",
-        "__pycache__",
-        ".pytest_cache",
-        ".ruff_cache",
-        ".mypy_cache",
-    }
-    shutil.copytree(ROOT, folder, ignore=lambda _, names: made & set(names))
+    shutil.copytree(ROOT, folder, ignore=lambda _, names: {*MADE, "__pycache__"} & set(names))
     (folder / ".venv").symlink_to(sys.prefix)
     (folder / "bin").mkdir()
     (folder / "bin/snakemake").symlink_to(Path(sys.prefix) / "bin" / "snakemake")
