@@ -149,9 +149,9 @@ def ratio_of_step_times(time: StepTime, base: StepTime) -> Interval:
         weighted_squares = sum(error.squared**2 / error.freedom for error in errors)
         freedom = squared_error**2 / weighted_squares
     # Importing SciPy's functions takes as long as reading a small trace, so only what needs them imports them.
-    from scipy.special import stdtrit
+    from multicard.stats.student import critical_value
 
-    quantile = float(stdtrit(freedom, (1 + LEVEL) / 2))
+    quantile = critical_value(freedom)
     half_width = quantile * squared_error**0.5
     low = ratio * float(np.exp(-half_width))
     high = ratio * float(np.exp(half_width))

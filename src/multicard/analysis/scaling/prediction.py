@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import stdtrit
 
 from multicard.analysis.scaling.posterior import Array, Draws, ScalingPrior
 from multicard.analysis.scaling.step_model import SHOWING_HIDDEN, ScalingPoint, Target, draw_busy, draw_loading
@@ -18,6 +17,7 @@ from multicard.core.text import counted
 from multicard.core.units import percent
 from multicard.stats.interval import LEVEL, Interval
 from multicard.stats.pool import geometric_mean_interval
+from multicard.stats.student import critical_value
 
 PRIOR = ScalingPrior()
 # The runs contradict any curve of the model from so many times the deviation on that the prior expects.
@@ -175,7 +175,7 @@ def _shown_gain(slower: Array, faster: Array, noise: _Noise) -> float:
     """
     gain = float(slower.mean() - faster.mean())
     error = noise.deviation * np.sqrt(1 / len(faster) + 1 / len(slower))
-    quantile = stdtrit(noise.freedom, (1 + LEVEL) / 2)
+    quantile = critical_value(noise.freedom)
     return gain if gain > quantile * error + np.log1p(SUPERLINEAR_GAIN) else 0.0
 
 
