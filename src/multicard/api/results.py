@@ -144,8 +144,10 @@ class ExperimentResults:
         if name not in self.scenarios:
             problem = "several scenarios" if name is None else f"no scenario {name}"
             raise UserError(f"{self.path}: found {problem}, expected one of {', '.join(self.scenarios)}")
-        folder = self._measured[0] / SCENARIOS / name
-        return self._scenarios.setdefault(name, ScenarioResults(name, Results.read_scenario(folder)))
+        if name not in self._scenarios:
+            folder = self._measured[0] / SCENARIOS / name
+            self._scenarios[name] = ScenarioResults(name, Results.read_scenario(folder))
+        return self._scenarios[name]
 
     @property
     def measures(self) -> pd.DataFrame:
@@ -258,8 +260,7 @@ class ExperimentResults:
         `request`: what is applied for. `scenario`: its runs alone; by default those of all.
         Raises UserError if nothing was measured on the devices or of the work that is applied for.
         """
-        names = self.scenarios if scenario is None else [self.scenario(scenario).name]
-        results = Results.read(self._measured[0], names)
+        results = self._results if scenario is None else self.scenario(scenario).results
         records = read_records(self._measured[0], [run.run for run in results.runs])
         kept = [("Archive", f"{self.path.name}, sha256 {sha256(self.path)[:12]}")] if _is_archive(self.path) else []
         return write_proposal(propose(results, records, request, kept), Path(out))
@@ -279,7 +280,7 @@ class ExperimentResults:
 
     @cached_property
     def _results(self) -> Results:
-        return Results.read(self._measured[0], self.scenarios)
+        return Results.joined([self.scenario(name).results for name in self.scenarios])
 
     def _of_scenarios(self, table: Callable[["ScenarioResults"], pd.DataFrame]) -> pd.DataFrame:
         parts = []

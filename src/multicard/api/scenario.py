@@ -20,22 +20,22 @@ class ScenarioResults:
 
     def __init__(self, name: str, results: Results) -> None:
         self.name = name
-        self._results = results
+        self.results = results
 
     @property
     def measures(self) -> pd.DataFrame:
         """One row per run: its outcome, parameters and measures; of runs that had all parts of their step."""
-        return self._results.frame()
+        return self.results.frame()
 
     @property
     def ablated(self) -> pd.DataFrame:
         """One row per run that went without a part of its step, and so trained nothing."""
-        return self._results.ablated_frame()
+        return self.results.ablated_frame()
 
     @property
     def runs(self) -> pd.DataFrame:
         """One row per run: its `outcome` and the `reason` for it; those that were not run, too."""
-        return self._results.outcomes()
+        return self.results.outcomes()
 
     @property
     def speedup(self) -> pd.DataFrame:
@@ -44,18 +44,18 @@ class ScenarioResults:
 
     def speedup_with(self, parameters: Collection[str]) -> pd.DataFrame:
         """Return `speedup` with these parameters, too, which all its rows may share."""
-        return speedup_table(self._results, parameters)
+        return speedup_table(self.results, parameters)
 
     @property
     def answer(self) -> NotebookAnswer:
         """The answer that the scenario gives: a sentence, and in its `table()` the number that it states."""
-        return NotebookAnswer.of(headline(self._results))
+        return NotebookAnswer.of(headline(self.results))
 
     def __getitem__(self, table: str) -> pd.DataFrame:
         """Rows of one gathered table of all completed runs: `steps`, `epochs`, `timeline`, `kernel_classes`, …."""
         if table not in SCENARIO_TABLES:
             raise UserError(f"no table {table} of a scenario, expected one of {', '.join(SCENARIO_TABLES)}")
-        return self._results.table(table)
+        return self.results.table(table)
 
     def figure(self, name: str) -> Figure:
         """Draw a figure of the catalog (`python -m multicard.figures`). One with nothing to show says why.
@@ -70,7 +70,7 @@ class ScenarioResults:
         if (figure.workload and figure.workload not in workloads) or (figure.axis and figure.axis not in self.measures):
             scenario = f"found the workload {', '.join(workloads)} in the scenario {self.name}"
             raise UserError(f"the figure {name} needs {figure.needs}, {scenario}")
-        return unmanaged(draw(name, self._results)[0])
+        return unmanaged(draw(name, self.results)[0])
 
     def __repr__(self) -> str:
         return f"<scenario {self.name}: {counted(len(self.runs), 'run')}>"

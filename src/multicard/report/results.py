@@ -84,9 +84,11 @@ def read_contents(folder: Path, plans: Mapping[str, Plan]) -> ReportContents:
     Raises `UserError` where a table is missing or does not parse.
     """
     scenarios: list[ScenarioContents] = []
+    results_of_scenarios: list[Results] = []
     for name, plan in plans.items():
         tables = folder / SCENARIOS / name
         results = Results.read_scenario(tables)
+        results_of_scenarios.append(results)
         figures = [files for figure in plan.figures if (files := figure_files(folder, f"figures/{name}/{figure}"))]
         shows_profiled_window = any(load_drawing(figure.name).profiled for figure in figures)
         scenarios.append(
@@ -100,7 +102,7 @@ def read_contents(folder: Path, plans: Mapping[str, Plan]) -> ReportContents:
                 advice=advise(results) if results.runs else None,
             )
         )
-    results_of_all = Results.read(folder, list(plans))
+    results_of_all = Results.joined(results_of_scenarios)
     runs_of_all = dict.fromkeys(run for scenario in scenarios for run in scenario.runs["run"])
     claims, claim_tests = None, None
     if (folder / CLAIMS).exists():

@@ -44,7 +44,7 @@ class Results:
             raise UserError(f"{folder}: no such folder, expected the results of an experiment")
         if scenarios is None:
             scenarios = sorted(path.parent.name for path in folder.glob(f"{SCENARIOS}/*/{MEASURES}"))
-        return _joined([cls.read_scenario(folder / SCENARIOS / name) for name in scenarios])
+        return cls.joined([cls.read_scenario(folder / SCENARIOS / name) for name in scenarios])
 
     @classmethod
     def read_scenario(cls, folder: Path) -> "Results":
@@ -52,7 +52,25 @@ class Results:
 
         Raises `UserError` if a table is missing, altered or does not parse.
         """
-        tables = ScenarioTables(folder)
+        return cls._of_tables(ScenarioTables(folder))
+
+    @classmethod
+    def joined(cls, results: "Sequence[Results]") -> "Results":
+        """Join the results of scenarios. A run that several share is there once, as in the first that has it."""
+        if len(results) == 1:
+            return results[0]
+        frames = [scenario.measures for scenario in results if len(scenario.measures)]
+        no_runs = pd.DataFrame(columns=["run", "outcome", "workload"])
+        measures = pd.concat(frames, ignore_index=True) if frames else no_runs
+        provenances: dict[str, Provenance] = {}
+        # Reversed, so that the first scenario with a run decides here, too.
+        for scenario in reversed(results):
+            provenances.update(scenario.provenances)
+        tables = tuple(table for scenario in results for table in scenario.scenarios)
+        return cls(measures.drop_duplicates("run", ignore_index=True), provenances, tables)
+
+    @classmethod
+    def _of_tables(cls, tables: ScenarioTables) -> "Results":
         return cls(tables.measures, tables.provenances, (tables,))
 
     @cached_property
@@ -138,7 +156,7 @@ class Results:
             # Scenarios share runs: only the first scenario with a run contributes its rows.
             new_rows = rows[~rows["run"].isin(seen)] if seen else rows
             parts.append(new_rows)
-            seen.update(rows["run"])
+            seen.update(rows["run"].unique())
         if not parts:
             return with_run(SCHEMAS[name]).empty_table().to_pandas()
         table = parts[0] if len(parts) == 1 else pd.concat(parts, ignore_index=True)
@@ -163,7 +181,7 @@ class Results:
 
     def by_scenario(self) -> "list[Results]":
         """Return the results of each scenario."""
-        return [Results(tables.measures, tables.provenances, (tables,)) for tables in self.scenarios]
+        return [Results._of_tables(tables) for tables in self.scenarios]
 
     def where(self, keep: Callable[[pd.DataFrame], pd.Series]) -> "Results":
         """Return the results of the runs that `keep` selects: a function from `measures` to True or False per row."""
@@ -199,18 +217,3 @@ def _is_ablated(measures: pd.DataFrame) -> pd.Series:
     if "ablate" not in measures:
         return pd.Series(False, index=measures.index)
     return measures["ablate"].fillna(WHOLE_STEP) != WHOLE_STEP
-
-
-def _joined(results: Sequence[Results]) -> Results:
-    """Join the results of scenarios. A run that several share appears once, as in the first scenario that has it."""
-    if len(results) == 1:
-        return results[0]
-    frames = [scenario.measures for scenario in results if len(scenario.measures)]
-    measures = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=["run", "outcome", "workload"])
-    provenances: dict[str, Provenance] = {}
-    # Reversed, so that the first scenario with a run decides here, too.
-    for scenario in reversed(results):
-        provenances.update(scenario.provenances)
-    tables = tuple(table for scenario in results for table in scenario.scenarios)
-    unique_runs = measures.drop_duplicates("run", ignore_index=True)
-    return Results(unique_runs, provenances, tables)
