@@ -1,4 +1,4 @@
-"""Inside a training process: times, memory, energy, CPU binding and the profiled window.
+"""Code that runs inside a training process: it times steps, reads memory, binds CPUs and opens the profiled window.
 
-Needs torch and the standard library only, so that any training program can use it.
+It needs only torch and the standard library, because it must run in the environment of any training program.
 """

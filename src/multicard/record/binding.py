@@ -1,8 +1,8 @@
-"""Bind a rank to the CPUs of the NUMA node closest to its GPU.
+"""Bind a rank to the CPUs of the NUMA nodes closest to its GPUs.
 
-Linux takes the memory of a process from the node that it runs on. torchrun's `--numa-binding` is not used: it starts no
-process where there is no `numactl` program or no /sys entry, treats a GPU of unknown node (`numa_node` -1) as one of
-node 0, and would put the one-process strategies under a launcher too.
+Linux allocates the memory of a process on the node that the process runs on. torchrun's `--numa-binding` is not used:
+it starts no process where the program `numactl` or the entry in /sys is missing; it treats a GPU whose node is unknown
+(`numa_node` is -1) as if it were at node 0; and strategies with a single process would need a launcher.
 """
 
 import os
@@ -18,13 +18,13 @@ from multicard.record.visible import rank_devices
 
 SYSFS = Path("/sys")
 
-NOTES: list[str] = []  # what `bind_rank` did in this process, the latest last
+NOTES: list[str] = []  # what each call of `bind_rank` in this process did, in the words of `bind`; the latest is last
 
 
 def read_nodes(sysfs: Path = SYSFS) -> dict[int, frozenset[int]]:
-    """Read the CPUs of each NUMA node that Linux shows, by the node's number; empty without /sys.
+    """Return the CPUs of each NUMA node, by the number of the node; empty if /sys shows no node.
 
-    A node of memory alone has no CPUs.
+    A node that has only memory is included, with an empty set of CPUs.
     """
     nodes: dict[int, frozenset[int]] = {}
     for folder in (sysfs / "devices/system/node").glob("node[0-9]*"):
@@ -35,7 +35,7 @@ def read_nodes(sysfs: Path = SYSFS) -> dict[int, frozenset[int]]:
 
 
 def node_of_gpu(address: str, sysfs: Path = SYSFS) -> int | None:
-    """Return the NUMA node of a PCI device; None where the machine reports none (-1)."""
+    """Return the NUMA node of the PCI device at an address; None if /sys does not show it, or shows -1 (unknown)."""
     text = read_or_none((sysfs / f"bus/pci/devices/{address}/numa_node").read_text)
     if text is None:
         return None
@@ -48,15 +48,16 @@ def closest_to_gpus(
 ) -> dict[int, frozenset[int]]:
     """Return the usable CPUs of the nodes closest to the GPUs of one rank, by node.
 
-    Ranks whose GPUs are at one node share all its CPUs, as with torchrun's `--numa-binding=node`. `nodes`: CPUs of each
-    node; `gpus`: node of each GPU, by its PCI address.
+    Ranks whose GPUs are at the same node share all its CPUs, as with torchrun's `--numa-binding=node`. `nodes`: CPUs of
+    each node; `usable`: CPUs that this process may run on; `gpus`: node of each GPU, or None if that is unknown, by the
+    PCI address of the GPU.
 
     >>> two = {0: frozenset({0, 1}), 1: frozenset({2, 3})}
     >>> closest_to_gpus(two, usable=frozenset({1, 2, 3}), gpus={"0000:3b:00.0": 0})
     {0: frozenset({1})}
 
-    Raises `ValueError` if the machine has one node, or a GPU's node is unknown, or has no CPU that this process may
-    use.
+    Raises `ValueError` if fewer than two nodes have CPUs, if the node of a GPU is unknown, or if the node of a GPU has
+    no usable CPU.
     """
     nodes_with_cpus = [node for node, cpus in nodes.items() if cpus]
     if not nodes_with_cpus:
@@ -74,9 +75,11 @@ def closest_to_gpus(
 
 
 def bind(gpus: Sequence[int], sysfs: Path = SYSFS) -> str:
-    """Bind this process and the threads that it has next to its GPUs, by their CUDA indices.
+    """Bind this process to the CPUs closest to the GPUs that it drives; return a sentence for rank.json.
 
-    To be called before the process allocates memory. It never fails: returns what was done, or why nothing was.
+    The sentence says which CPUs the process is bound to, or why it is not bound, because a failure raises no error.
+    Threads that the process has already are bound, too, except those that something else has bound. Call this before
+    the process allocates memory: memory that is allocated already stays at its node. `gpus`: CUDA indices.
     """
     try:
         if not gpus:
@@ -87,23 +90,28 @@ def bind(gpus: Sequence[int], sysfs: Path = SYSFS) -> str:
         cpus_of = closest_to_gpus(read_nodes(sysfs), usable, nodes_of_gpus)
         cpus = frozenset().union(*cpus_of.values())
         _move_threads(cpus)
-    # A job that trains unbound is better than none: an odd /sys, CPUs taken away meanwhile, no CUDA.
+    # A job that trains unbound is better than none. An unusual /sys, CPUs that were taken away in the meantime, and a
+    # process without CUDA all raise one of these.
     except (OSError, RuntimeError, ValueError, AssertionError) as error:
         return f"not bound: {' '.join(str(error).split())[:200]}"
     return f"bound to CPUs {format_cpus(cpus)} of NUMA node {format_cpus(cpus_of)}"
 
 
 def bind_rank(p: Any) -> None:
-    """Bind this rank next to its GPUs, if its parameters ask for that (`binding`, and those of `rank_devices`)."""
+    """Bind this rank to the CPUs closest to its GPUs if `p.binding` is "numa", and add to `NOTES` what was done.
+
+    `p`: parameters of a job: `binding`, and those that `rank_devices` needs.
+    """
     if p.binding == "numa":
         gpus = [device.index for device in rank_devices(p) if device.type == "cuda"]
         NOTES.append(bind(gpus))
 
 
 def bound(sysfs: Path = SYSFS) -> dict[str, Any]:
-    """Return what the calling thread is bound to, for rank.json.
+    """Return which CPUs the calling thread may run on, for rank.json.
 
-    `cpus` ("0-3,8"), their `numa_nodes` (None if the system shows none), and `note`: what `bind_rank` did, or None.
+    `cpus`: these CPUs, such as "0-3,8"; `numa_nodes`: the nodes that have any of them, None if /sys shows no node;
+    `note`: what the latest call of `bind_rank` did, None if this rank was not asked to bind.
     """
     cpus = frozenset(os.sched_getaffinity(0))
     nodes = read_nodes(sysfs)
@@ -123,7 +131,7 @@ def pci_address(gpu: int) -> str:
 
 
 def parse_cpus(text: str) -> frozenset[int]:
-    """Return the CPUs of a list as Linux writes it.
+    """Return the numbers in a list of CPUs that Linux has written.
 
     >>> sorted(parse_cpus("0-2,8"))
     [0, 1, 2, 8]
@@ -136,7 +144,7 @@ def parse_cpus(text: str) -> frozenset[int]:
 
 
 def format_cpus(cpus: Iterable[int]) -> str:
-    """Write CPUs as Linux does.
+    """Return numbers of CPUs, or of nodes, as a list in the form that Linux writes.
 
     >>> format_cpus({8, 2, 1, 0})
     '0-2,8'
@@ -154,11 +162,14 @@ def format_cpus(cpus: Iterable[int]) -> str:
 
 
 def _move_threads(cpus: frozenset[int]) -> None:
-    """Move all threads of this process, except those that something else has bound."""
+    """Move all threads of this process to these CPUs, except those that something else has bound.
+
+    Something else has bound a thread if its CPUs differ from those of the calling thread.
+    """
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, cpus)
     for task in Path("/proc/self/task").iterdir():
         thread = int(task.name)
-        with suppress(OSError):  # the thread has ended meanwhile
+        with suppress(OSError):  # the thread may have ended in the meantime
             if os.sched_getaffinity(thread) == before:
                 os.sched_setaffinity(thread, cpus)

@@ -6,33 +6,33 @@ from typing import Any, Protocol
 
 import torch
 
-MARKS_OF_STEP = 12  # start, end, and those of five phases
-MOST_RESERVED = 20_000  # CUDA events
+MARKS_OF_STEP = 12  # the start and end of a step, and of each of its five phases
+MOST_RESERVED = 20_000  # no more CUDA events than this are made in advance
 
-# A moment: a float of `HostClock`, a `torch.cuda.Event` of `CudaClock`. Only the clock that made it can read it.
+# A moment: `HostClock` makes a float, `CudaClock` a `torch.cuda.Event`. Only the clock that made a mark can read it.
 Mark = Any
 
 
 class Clock(Protocol):
-    """Marks moments now, and measures the time between them later."""
+    """Marks moments, and measures the time between two marks later."""
 
     mark: Callable[[], Mark]
-    """Mark this moment."""
+    """Return a mark of this moment."""
 
     def settle(self) -> None:
-        """Wait until every mark can be read; not to be called within measured steps."""
+        """Wait until every mark can be read. Never called within a measured step, because it may wait for the GPU."""
 
     def seconds(self, start: Mark, end: Mark) -> float:
         """Return the seconds between two marks."""
 
     def now(self) -> tuple[Mark, float]:
-        """Return a mark of this moment, and this moment by the clock that all processes of the machine share."""
+        """Return a mark of this moment, and its `time.monotonic`, which all processes of the machine share."""
 
     def reserve(self, steps: int) -> None:
-        """Prepare the marks of so many steps."""
+        """Prepare the marks of `steps` steps, so that marking is fast in these steps."""
 
     def forget(self, kept: Mark | None) -> None:
-        """Allow the marks so far to be reused, all but one."""
+        """Allow the clock to reuse all marks made so far, except `kept` (None: all of them)."""
 
     def has_reached(self, mark: Mark) -> bool:
         """True if a mark can be read without a wait."""
@@ -52,7 +52,7 @@ class HostClock:
         return end - start
 
     def now(self) -> tuple[Mark, float]:
-        """Read both clocks."""
+        """Return this moment by `time.perf_counter` and by `time.monotonic`."""
         return time.perf_counter(), time.monotonic()
 
     def reserve(self, steps: int) -> None:
@@ -67,11 +67,12 @@ class HostClock:
 
 
 class CudaClock:
-    """CUDA events on the current stream: the moments when the GPU gets there, read at the end.
+    """Marks moments by CUDA events on the current stream of the first device.
 
-    The host is never made to wait inside a step, so a phase lasts as long as it delays the GPU: data that
-    arrives while the GPU still computes costs nothing, data that the GPU waits for shows in full.
-    An event is made only if there is none to reuse, since making one takes longer than recording it.
+    An event holds the moment when the GPU reaches it, and is read later. So the host never waits inside a step, and a
+    phase lasts as long as it delays the GPU: a batch that arrives while the GPU still computes costs no time, and the
+    time that the GPU waits for a batch counts in full. Events are reused, because making one takes longer than
+    recording it.
     """
 
     def __init__(self, devices: Sequence[torch.device]):
@@ -87,7 +88,10 @@ class CudaClock:
         return event
 
     def reserve(self, steps: int) -> None:
-        """Make the events of so many steps; PyTorch makes one when it is first recorded."""
+        """Make events until there are enough unused ones for `steps` steps, at most `MOST_RESERVED`.
+
+        Each is recorded once, because PyTorch creates the CUDA event only when it is first recorded.
+        """
         used = self._used
         free = self._free
         self._used = []
@@ -98,7 +102,7 @@ class CudaClock:
         self._used = used
 
     def forget(self, kept: Mark | None) -> None:
-        """Reuse the events so far, all but the one that is kept."""
+        """Reuse all events recorded so far, except `kept`."""
         self._free += [event for event in self._used if event is not kept]
         self._used = [event for event in self._used if event is kept]
 
@@ -107,7 +111,7 @@ class CudaClock:
         return mark.query()
 
     def settle(self) -> None:
-        """Wait for the GPUs."""
+        """Wait until all GPUs of the rank have done what is queued on them."""
         wait_for(self._devices)
 
     def seconds(self, start: Mark, end: Mark) -> float:
@@ -115,19 +119,19 @@ class CudaClock:
         return start.elapsed_time(end) / 1e3
 
     def now(self) -> tuple[Mark, float]:
-        """Return an event that the GPU has just reached, and that moment."""
+        """Wait until the GPU reaches a new event; return the event, and `time.monotonic` of that moment."""
         event = self._record_event()
         event.synchronize()
         return event, time.monotonic()
 
 
 def clock_for(devices: Sequence[torch.device]) -> Clock:
-    """Return a clock that times the first of a rank's devices, and waits for all."""
+    """Return a rank's clock: it marks moments on the first of the devices, and its `settle` waits for all of them."""
     return CudaClock(devices) if devices[0].type == "cuda" else HostClock()
 
 
 def wait_for(devices: Sequence[torch.device]) -> None:
-    """Wait for what is queued on GPUs; CPUs have no queue."""
+    """Wait until the GPUs among the devices have done what is queued on them. A CPU has no queue, so it is skipped."""
     for device in devices:
         if device.type == "cuda":
             torch.cuda.synchronize(device)

@@ -6,10 +6,11 @@ import torch
 
 
 def allow_compilations(blocks: int) -> None:
-    """Let torch.compile compile a function that runs for each of some blocks as often for each as it would for one.
+    """Let torch.compile compile one function up to eight times for each of `blocks` blocks of a model.
 
-    Dynamo compiles a function once for each block that it does not trace together with the others, and by default
-    leaves all after the eighth uncompiled.
+    Blocks of the same class share their functions. Dynamo compiles such a function anew for each block that it does not
+    trace together with the others. By default it stops after eight compilations, and runs the function uncompiled for
+    all further blocks. Limits that are higher already stay.
     """
     config = torch.compiler.config
     config.recompile_limit = max(config.recompile_limit, 8 * blocks)
@@ -17,7 +18,7 @@ def allow_compilations(blocks: int) -> None:
 
 
 def has_compiled() -> bool:
-    """Return whether torch.compile has compiled, or tried to compile, anything in this process."""
-    dynamo = sys.modules.get("torch._dynamo.utils")  # not imported where nothing was compiled
-    # With fullgraph=True it counts no frames.
+    """Return True if torch.compile has compiled, or tried to compile, anything in this process."""
+    dynamo = sys.modules.get("torch._dynamo.utils")  # imported only by torch.compile
+    # With fullgraph=True, Dynamo counts nothing under "frames", only under "stats".
     return dynamo is not None and bool(dynamo.counters["frames"] or dynamo.counters["stats"])

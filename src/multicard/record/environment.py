@@ -18,13 +18,14 @@ from multicard.record.visible import visible_gpus
 
 DRIVER = Path("/proc/driver/nvidia/version")
 PACKAGES = ("torch", "torchvision", "torchtune", "torchao", "numpy")
-# Files with 128 random bits each: the id of the installation, see machine-id(5), and that of the machine's last start.
+# Each file has 128 random bits. MACHINE_IDS: the id of the installation, see machine-id(5). BOOT_ID: the kernel's id of
+# the machine's latest start.
 MACHINE_IDS = (Path("/etc/machine-id"), Path("/var/lib/dbus/machine-id"))
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def versions() -> dict[str, str | None]:
-    """Return the versions of what the measured numbers depend on; None for what is absent."""
+    """Return the versions of the software that measured numbers depend on; None for software that is absent."""
     versions_of_packages = {package: _version_or_none(package) for package in PACKAGES}
     return {
         "multicard": __version__,
@@ -41,7 +42,7 @@ def _version_or_none(package: str) -> str | None:
 
 
 def driver(file: Path = DRIVER) -> str | None:
-    """Return the version of NVIDIA's driver as Linux shows it; None where it does not.
+    """Return the version of NVIDIA's driver as Linux shows it; None if Linux does not show it.
 
     Its file has the line "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023", or
     "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build  (dvs-builder@…)".
@@ -79,19 +80,20 @@ def host() -> dict[str, str | None]:
 
 
 def machine_digest(name: str, machine_ids: Sequence[Path] = MACHINE_IDS, boot_id: Path = BOOT_ID) -> str | None:
-    """Return 32 hexadecimal digits that all runs on this machine share, and no others; None if nothing identifies it.
+    """Return 32 hexadecimal digits that are the same for all runs on this machine, and differ on any other machine.
 
-    Archives contain the digest, so that results of one machine are recognized without its name. Their readers may guess
-    host names: `node001` to `node999` are a thousand guesses, and no hash of the name alone withstands them. Therefore
-    the hash is keyed with 128 random bits of the machine, which are in no archive: a guess cannot be tested without
-    them. Nor do the digits reveal the machine-id, which other programs may use; machine-id(5) asks for such a hash.
-    Users of the machine can read the key, and so can anybody if it is part of a public image: they can test a guess.
+    None if the machine has none of the ids. Archives contain the digest, so that readers recognize results of the same
+    machine without its name. A reader may guess host names: `node001` to `node999` are only a thousand guesses, so a
+    hash of the name alone would be found. Therefore the hash is keyed with an id of the machine, 128 random bits that
+    are in no archive, and a guess cannot be tested without this key. The digest does not reveal the machine-id either,
+    which other programs may use; machine-id(5) asks for such a hash. Who knows the key can test a guess: a user of the
+    machine, or anybody if the key is part of a public image.
 
-    The host name is part of it because nodes that start from one image share its machine-id. Containers often have no
-    machine-id; then the key is the kernel's boot id, with which a machine counts as another one after a restart.
+    The host name is hashed, too, because nodes that start from the same image share its machine-id. Containers often
+    have no machine-id. Then the key is the kernel's boot id, and the machine has another digest after a restart.
     """
     ids = [(read_or_none(path.read_text) or "").strip() for path in (*machine_ids, boot_id)]
-    # A machine-id of zeros is that of an image which was not started yet.
+    # The first id that is valid. A machine-id of zeros is not: it is that of an image which was not started yet.
     key = next((text for text in ids if re.fullmatch(r"(?=.*[1-9a-f])[0-9a-f]{32}|[0-9a-f-]{36}", text)), None)
     if key is None:
         return None

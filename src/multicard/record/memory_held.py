@@ -1,8 +1,11 @@
 """Sum up what held the memory of a GPU, from a snapshot of PyTorch's allocator.
 
-The snapshot is a dictionary as `torch.cuda.memory._snapshot` documents it: segments that the allocator reserved, each
-cut into blocks, and of every block in use the Python stack that allocated it. Live modules and optimizers show which
-blocks are theirs. For all others the stack decides, since an activation belongs to the module whose `forward` made it.
+The snapshot is a dictionary as `torch.cuda.memory._snapshot` documents it. It has the segments that the allocator
+reserved. Each segment is cut into blocks, and a block in use has the Python stack that allocated it.
+
+The addresses of blocks show which ones hold parameters, buffers, gradients and optimizer state of live modules and
+optimizers. What any other block holds is inferred from its stack: an activation, for example, belongs to the module
+whose `forward` allocated it.
 """
 
 import gc
@@ -22,36 +25,40 @@ ACTIVATIONS, OTHER_TENSORS = "activations", "other_tensors"
 FRAGMENTS, OUTSIDE, FREE = "fragments", "outside_pytorch", "free"
 
 TORCH = str(Path(torch.__file__).parent)
-# The module of functions in compiled graphs. Those of a backward pass are called "forward", too.
+# The Python module of the functions of compiled graphs. They do not count as the `forward` of a module, because the
+# function of a backward pass is called "forward", too.
 COMPILED = "torch.fx.graph_module"
-# The stack of a backward pass begins in this file where its function is written in Python.
+# The file of a stack's outermost frame in a backward pass, if the backward function is written in Python.
 BACKWARD = f"{TORCH}/autograd/function.py"
 
 
 class Buffers(NamedTuple):
-    """Code of PyTorch's that allocates buffers of one category."""
+    """Code of PyTorch that allocates memory of one category."""
 
-    path: str  # how the path of its file begins
-    function: str  # a part of the function's name
+    path: str  # the path of the code's file begins with this
+    function: str  # the name of the function contains this
     category: str
 
 
-# The first entry that fits decides.
+# The first entry that matches a frame decides.
 BUFFERS = (
     Buffers(f"{TORCH}/nn/parallel/distributed.py", "", GRADIENTS),  # buckets of DistributedDataParallel
     Buffers(f"{TORCH}/distributed/fsdp/", "reduce", GRADIENTS),
-    Buffers(f"{TORCH}/distributed/fsdp/", "", PARAMETERS),  # gathered ones
-    Buffers(f"{TORCH}/optim/", "", OPTIMIZER_STATE),  # and what an update needs meanwhile
+    Buffers(f"{TORCH}/distributed/fsdp/", "", PARAMETERS),  # gathered parameters
+    Buffers(f"{TORCH}/optim/", "", OPTIMIZER_STATE),  # also temporary tensors of an update
 )
 
 
 class Forwards:
-    """The `forward` methods of the classes of live modules, by where their code is; a subclass may inherit one."""
+    """Finds the class of live modules whose `forward` a stack frame is in.
+
+    A class that inherits `forward` counts as the ancestor that defines it. `modules`: all live modules.
+    """
 
     def __init__(self, modules: Iterable[nn.Module]):
-        # Number of modules for each class that defines their `forward`.
+        # For each class that defines a `forward`, the number of modules that use it.
         self.modules = Counter(_class_of_forward(type(module)) for module in modules)
-        # First line and class, for each file and function name.
+        # For each file and function name, the first line of each `forward` there, and the class that defines it.
         self._definitions: dict[tuple[str, str], list[tuple[int, type[nn.Module]]]] = {}
         for module_class in self.modules:
             code = getattr(inspect.unwrap(module_class.forward), "__code__", None)
@@ -60,7 +67,10 @@ class Forwards:
                 definitions.append((code.co_firstlineno, module_class))
 
     def called_at(self, frame: Mapping[str, Any]) -> type[nn.Module] | None:
-        """Return the class that defines the `forward` which a frame is in: the last one that begins before its line."""
+        """Return the class that defines the `forward` which a frame is in; None if it is in no `forward`.
+
+        Of several in the same file, it is the last one that begins at or before the frame's line.
+        """
         latest_line = 0
         latest_class: type[nn.Module] | None = None
         for first_line, module_class in self._definitions.get((frame["filename"], frame["name"]), ()):
@@ -76,21 +86,26 @@ def _class_of_forward(module_class: type[nn.Module]) -> type[nn.Module]:
 
 
 class Use(NamedTuple):
-    """Category of a block, and which code is behind it: the class of a module, or a line such as "train.py:27"."""
+    """What a block of memory is used for."""
 
     category: str
-    where: str | None = None
+    where: str | None = None  # class of the module for activations, line ("train.py:27") for other tensors, else None
 
 
 def use_of(frames: list[dict[str, Any]], forwards: Forwards) -> Use:
-    """Return what a block is for, by the stack that allocated it, the innermost frame first.
+    """Return what a block is used for, inferred from the stack that allocated it; `frames`: the innermost is first.
 
-    Of nested modules the innermost one counts that is not PyTorch's own; of PyTorch's own the innermost. The threads of
-    the backward pass have no Python of their own, so a block without a stack is a gradient.
+    The first of these rules that applies decides:
+    - An empty stack is that of a gradient, because the threads of the backward pass run no Python code.
+    - Code in `BUFFERS` allocates its category, unless a module's `forward` lies further inside.
+    - A module's `forward` allocates an activation of that module. Of nested modules, the innermost one counts whose
+      class is not PyTorch's; if all are PyTorch's, the innermost.
+    - A backward function that is written in Python allocates a gradient.
+    - Anything else is another tensor, of the innermost line outside PyTorch (or of the innermost line, if none is).
     """
     if not frames:
         return Use(GRADIENTS)
-    innermost: Use | None = None  # its module is PyTorch's own
+    innermost: Use | None = None  # the innermost module so far, if its class is PyTorch's
     for frame in frames:
         module_class = forwards.called_at(frame)
         if module_class is not None:
@@ -110,7 +125,7 @@ def use_of(frames: list[dict[str, Any]], forwards: Forwards) -> Use:
 
 
 def _category_of_buffer(frame: Mapping[str, Any]) -> str | None:
-    """Return the category of what a frame's code allocates if it is PyTorch's and in `BUFFERS`, else None."""
+    """Return the category of the first entry of `BUFFERS` that matches a frame; None if none does."""
     for buffers in BUFFERS:
         if frame["filename"].startswith(buffers.path) and buffers.function in frame["name"]:
             return buffers.category
@@ -118,7 +133,10 @@ def _category_of_buffer(frame: Mapping[str, Any]) -> str | None:
 
 
 def owned(modules: Iterable[nn.Module], optimizers: Iterable[torch.optim.Optimizer]) -> dict[int, str]:
-    """Return the categories of blocks by their address: parameters and buffers, gradients, and state of optimizers."""
+    """Return the category of each block that live modules and optimizers own, by the address of the block.
+
+    The categories are parameters (buffers of modules count as these), gradients, and the state of optimizers.
+    """
     optimizers = list(optimizers)
     parameters: list[Any] = []
     buffers: list[Any] = []
@@ -130,7 +148,7 @@ def owned(modules: Iterable[nn.Module], optimizers: Iterable[torch.optim.Optimiz
         buffers += module._buffers.values()
     gradients = [parameter.grad for parameter in parameters if isinstance(parameter, torch.Tensor)]
     states = [optimizer.state for optimizer in optimizers]
-    # A later category replaces an earlier one, where several hold the same memory.
+    # If the same memory is in several categories, the last of them here counts.
     return {
         **dict.fromkeys(addresses_of(states), OPTIMIZER_STATE),
         **dict.fromkeys(addresses_of(gradients), GRADIENTS),
@@ -139,7 +157,10 @@ def owned(modules: Iterable[nn.Module], optimizers: Iterable[torch.optim.Optimiz
 
 
 def addresses_of(value: Any) -> Iterator[int]:
-    """Yield the GPU addresses of tensors in nested containers; for wrappers such as DTensor, of the inner tensors."""
+    """Yield the addresses of the memory of GPU tensors in nested containers.
+
+    A wrapper such as DTensor yields those of its inner tensors. Tensors on the CPU are skipped.
+    """
     if isinstance(value, torch.Tensor):
         flatten = getattr(value, "__tensor_flatten__", None)
         if flatten is not None:
@@ -156,25 +177,27 @@ def addresses_of(value: Any) -> Iterator[int]:
 
 def live(base: type) -> list[Any]:
     """Return all objects of a class and of its subclasses that Python's garbage collector knows."""
-    # `isinstance` would ask the objects, and proxies answer in strange ways.
+    # `isinstance` would run code of the objects: it reads `__class__`, which a proxy may redefine.
     return [candidate for candidate in gc.get_objects() if issubclass(type(candidate), base)]
 
 
 def sum_up(
     snapshot: Mapping[str, Any], gpu: int, free: int, total: int, owners: Mapping[int, str], forwards: Forwards
 ) -> MemoryHeld:
-    """Return the bytes of a GPU by category, which add up to `total`, and the code that holds most of some categories.
+    """Return the bytes of a GPU in each category, and the code that holds most of the activations and other tensors.
 
-    These are activations and other tensors. `fragments` are reserved but not allocated; `outside_pytorch` is
-    what the driver counts as used and PyTorch's allocator of this process has not reserved: contexts, libraries, and
-    other processes. `free`, `total`: bytes of the GPU, as the driver counts them; `owners`: as `owned` returns them.
+    The bytes of all categories add up to `total`. The category `fragments` is memory that PyTorch's allocator of this
+    process has reserved, but that no block in use takes. `outside_pytorch` is memory that the driver counts as used,
+    but that this allocator has not reserved: CUDA contexts, libraries and other processes.
+
+    `free`, `total`: bytes of the GPU, as the driver counts them; `owners`: as `owned` returns them.
     """
     segments = [segment for segment in snapshot["segments"] if segment["device"] == gpu]
     reserved = sum(segment["total_size"] for segment in segments)
     held: Counter[str] = Counter()
     if segments:
         held[FRAGMENTS] = reserved
-    by_code: Counter[Use] = Counter()  # uses that name their code
+    by_code: Counter[Use] = Counter()  # bytes of each use whose code is known
     for use, size in _uses(segments, owners, forwards):
         held[FRAGMENTS] -= size
         held[use.category] += size
@@ -186,8 +209,8 @@ def sum_up(
 
 
 def _uses(segments: list[dict[str, Any]], owners: Mapping[int, str], forwards: Forwards) -> Iterator[tuple[Use, int]]:
-    """Yield the use and the bytes of each block that is in use."""
-    # Where the script switched the history off, no block has a stack. Then that is no sign of a gradient.
+    """Yield the use and the size in bytes of each block that is in use."""
+    # If the script switched the history off, no block has a stack. Then a missing stack does not show a gradient.
     has_stacks = any(block.get("frames") for segment in segments for block in segment["blocks"])
     for segment in segments:
         address = segment["address"]
@@ -205,10 +228,10 @@ def _uses(segments: list[dict[str, Any]], owners: Mapping[int, str], forwards: F
 
 
 def _most_of_categories(by_code: Counter[Use], forwards: Forwards) -> dict[str, LargestUse]:
-    """Return the code that holds most of each category, with its bytes."""
+    """Return, for each category in `by_code`, the code that holds most of it, with the bytes that it holds."""
     modules_of_classes = Counter({cls.__qualname__: count for cls, count in forwards.modules.items()})
     most: dict[str, LargestUse] = {}
-    for use, size in reversed(by_code.most_common()):  # the most of each category comes last, and stays
+    for use, size in reversed(by_code.most_common()):  # ascending, so that the largest of a category is set last
         modules = modules_of_classes[str(use.where)] if use.category == ACTIVATIONS else None
         most[use.category] = LargestUse(size, use.where, modules)
     return most

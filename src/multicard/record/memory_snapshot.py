@@ -1,7 +1,7 @@
 """Keep PyTorch's history of allocations; when memory runs out, find what held it, and save a snapshot.
 
-PyTorch writes the snapshot itself, for its viewer; nothing here reads one. See "Understanding CUDA Memory Usage" in its
-documentation.
+PyTorch writes the file of the snapshot, for its own viewer; nothing in this project reads the file. See "Understanding
+CUDA Memory Usage" in its documentation.
 """
 
 import sys
@@ -20,23 +20,28 @@ from multicard.record.memory_held import Forwards, live, owned, sum_up
 from multicard.record.observe.ranks import rank_of_process
 from multicard.record.out_of_memory import GpuMemory
 
-# Allocations and releases that the history holds, a few steps of a large model; the oldest go first. Each takes some
-# 1 kB with its stack, in memory and in the file.
+# The history holds no more allocations and releases than this, which are a few steps of a large model. The oldest are
+# dropped first. Each takes about 1 kB with its stack, in memory and in the file.
 MOST_ENTRIES = 50_000
 
 
 class MemoryHistory:
-    """The history of this process's GPU memory, from when it starts to use a GPU.
+    """The history of this process's GPU memory, from the start of CUDA in this process.
 
-    Begun by the observer, before there are steps: most processes that run out of memory do so in their first step.
+    The observer begins it before there are steps, because most processes that run out of memory do so in their first
+    step.
     """
 
     def __init__(self) -> None:
         self._snapshots: Snapshots | None = None  # None unless the job asks for a history, and CUDA has started
 
     def begin(self, job: Callable[[], dict[str, Any]]) -> None:
-        """Begin with CUDA, if the job asks for it; `job` returns the content of job.json."""
-        # A start of CUDA here would break scripts that fork.
+        """Begin the history when CUDA starts in this process, if the job asks for a history.
+
+        `job` returns the content of job.json.
+        """
+        # `_lazy_call` calls the function when CUDA starts, or now if it has started. To start CUDA here would break
+        # scripts that fork.
         torch.cuda._lazy_call(lambda: _guarded(lambda: self._start(job())))
 
     def _start(self, job: dict[str, Any]) -> None:
@@ -50,23 +55,27 @@ class MemoryHistory:
         self._snapshots = snapshots
 
     def held(self, error: BaseException, memory: GpuMemory | None) -> MemoryHeld | None:
-        """Return what held the memory when an error was raised; see `Snapshots.held`. None without a history."""
+        """Return what held the memory when `error` was raised; see `Snapshots.held`. None if there is no history."""
         return None if self._snapshots is None else self._snapshots.held(error, memory)
 
 
 class Snapshots:
-    """What held the GPU memory when it ran out, and PyTorch's snapshot of that in a file of the folder `scratch`."""
+    """Finds out what holds the GPU memory when it runs out, and saves PyTorch's snapshot of it in `scratch`."""
 
     def __init__(self, scratch: Path) -> None:
         self._scratch = scratch
-        self._held: MemoryHeld | None = None  # when PyTorch's allocator last failed
+        # What held the memory when it last ran out. None before that, and if finding it out failed.
+        self._held: MemoryHeld | None = None
 
     def ran_out(self, gpu: int, wanted: int, _limit: int, _free: int) -> None:
-        """PyTorch's allocator has no memory and is about to raise; whatever is alive at this moment still is."""
+        """Called by PyTorch's allocator just before it raises for lack of memory, while all tensors are still alive.
+
+        `gpu`: CUDA index; `wanted`: bytes of the allocation that failed.
+        """
         _guarded(lambda: self._take(gpu, wanted))
 
     def _take(self, gpu: int, wanted_bytes: int | None) -> None:
-        self._held = None  # an earlier error was caught by the script
+        self._held = None  # if it has a value, that is of an earlier error, which the script caught
         modules = live(nn.Module)
         owners = owned(modules, live(torch.optim.Optimizer))
         snapshot = torch.cuda.memory._snapshot()
@@ -78,10 +87,11 @@ class Snapshots:
         self._held = replace(held, snapshot=MEMORY_SNAPSHOT)
 
     def held(self, error: BaseException, memory: GpuMemory | None) -> MemoryHeld | None:
-        """Return what held the memory when an error was raised because it ran out, as `memory_held.sum_up` does.
+        """Return what held the memory of a GPU when `error`, which means that memory ran out, was raised.
 
-        None if it ran out on the host. `memory`, of the fullest GPU, decides that for an error that is not from
-        PyTorch's allocator.
+        For an error of PyTorch's allocator this was found out by `ran_out`. For any other error, `memory`, that of the
+        fullest GPU, decides. If it is scarce, this method finds out what holds the memory of that GPU now. If it is not
+        scarce, or None, memory ran out on the host, and the result is None. It is also None if finding out failed.
         """
         if not isinstance(error, torch.cuda.OutOfMemoryError):
             if memory is None or not memory.is_scarce:
@@ -92,7 +102,7 @@ class Snapshots:
 
 
 def _guarded(function: Callable[[], None]) -> None:
-    """Call a function, and report its failure, which must not be one of the script."""
+    """Call a function. If it raises, print the error, because the observer's errors must not end the script."""
     try:
         function()
     except Exception as error:

@@ -1,4 +1,4 @@
-"""Count the floating-point operations of what PyTorch runs, by the formulas of its own counter."""
+"""Count the floating-point operations that PyTorch runs, by the formulas of its own counter (`flop_counter`)."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -14,15 +14,15 @@ from multicard.record.compilation import has_compiled
 
 PRECISIONS = {torch.float64: "fp64", torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
 FP8 = "fp8"
-PLAIN = {torch.Tensor, torch.nn.Parameter}
-CONVOLUTION = "convolution"  # a part of the names of such operations
+PLAIN = {torch.Tensor, torch.nn.Parameter}  # types of tensors that are no wrappers of other tensors
+CONVOLUTION = "convolution"  # an operation whose name contains this is a convolution
 
 
 class OperationCounter(_python_dispatch.TorchDispatchMode):
     """Counts the operations of all convolutions and matrix products in a block of code, its backward passes included.
 
-    A multiplication and an addition are two. Normalization, activations and what PyTorch does not run itself (kernels
-    of extensions, replayed CUDA graphs) are left out.
+    A multiplication and an addition count as two operations. Normalization and activations are left out, and so is what
+    PyTorch does not run itself: kernels of extensions and replayed CUDA graphs.
     """
 
     supports_higher_order_operators = True
@@ -30,11 +30,12 @@ class OperationCounter(_python_dispatch.TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.total = 0
-        # Part of `total` that activation checkpointing computes again: of a forward pass inside a backward pass.
+        # Part of `total` that activation checkpointing computes a second time: a forward pass inside a backward pass.
         self.recomputed = 0
-        # `total` by the precision of results, `tf32` where PyTorch computes fp32 in it; `fp8` by that of inputs.
+        # Parts of `total` by precision. This is `fp8` if an input is fp8, else the type of the result; it is `tf32`
+        # instead of `fp32` where PyTorch computes in TF32.
         self.by_precision: Counter[str] = Counter()
-        self.problem: str | None = None  # why the numbers are not to be used
+        self.problem: str | None = None  # why the numbers must not be used; None if they may be
         self._open_calls = 0  # nesting depth of calls of modules
         self._hooks: list[Any] = []
 
@@ -56,23 +57,24 @@ class OperationCounter(_python_dispatch.TorchDispatchMode):
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operation, and count it."""
         if not PLAIN.issuperset(types):
-            # Shards find out the shape of a result by fake tensors: nothing is computed.
+            # DTensor runs an operation on fake tensors to learn the shape of its result. Nothing is computed.
             if any(issubclass(tensor_type, FakeTensor) for tensor_type in types):
                 return function(*args, **(kwargs or {}))
-            return NotImplemented  # shards and the like: what they do with the tensors inside is counted
+            return NotImplemented  # DTensor and other wrappers: counted when they compute with the inner tensors
         result = function(*args, **(kwargs or {}))
         formula = formulas().get(getattr(function, "overloadpacket", None))
         if formula is not None:
             try:
                 count = formula(*args, **(kwargs or {}), out_val=result)
                 self._add(count, str(function), args, result)
-            except Exception as error:  # the code that is counted goes on
+            except Exception as error:  # the code whose operations are counted must go on
                 self.problem = f"{type(error).__name__} of the formula of {function}"
         return result
 
     def _add(self, count: int, name: str, args: Sequence[Any], result: Any) -> None:
         self.total += count
-        # A backward pass calls no module, and computes without gradients: what checkpointing computes again does not.
+        # The backward pass itself calls no module, and runs with gradients disabled. So checkpointing computes an
+        # operation inside it a second time if a module is being called, or if gradients are enabled.
         is_within_backward = torch._C._current_graph_task_id() != -1
         if is_within_backward and (self._open_calls or torch.is_grad_enabled()):
             self.recomputed += count
@@ -92,9 +94,10 @@ def _precision_of(name: str, args: Sequence[Any], result: Any) -> str:
 
 
 def allows_tf32(of_convolutions: bool) -> bool:
-    """Return whether PyTorch computes fp32 in TF32 on GPUs: convolutions, or matrix products.
+    """Return True if PyTorch computes fp32 in TF32 on GPUs, in convolutions (`of_convolutions`) or in matrix products.
 
-    By its settings since 2.9, if they are there: where a script used these, the older ones cannot be read.
+    The settings that PyTorch has since 2.9 are read if they exist, because reading the older ones fails once a script
+    has used the newer ones.
     """
     old: Any = torch.backends.cudnn if of_convolutions else torch.backends.cuda.matmul
     new: Any = getattr(torch.backends.cudnn, "conv", None) if of_convolutions else torch.backends.cuda.matmul
@@ -103,11 +106,15 @@ def allows_tf32(of_convolutions: bool) -> bool:
 
 
 class StepCounter:
-    """Counts the operations of a step that begins and ends in hooks, where that changes nothing for the script.
+    """Counts the operations of one step, from the making of this object to the call of `end`.
 
-    Made at the begin of the step. `record` has, after `end`, the `model` operations (without what is computed again),
-    the `hardware` operations, and the `precision` of most of them (`fp8` if any are); or the `problem`: why these are
-    not known. `devices`: number of devices that the process computes on.
+    It counts nothing if counting would change what the script runs. After `end`, `record` has
+      `model`: number of operations, without those that checkpointing computes a second time;
+      `hardware`: number of all operations;
+      `precision`: the precision of most of them, but `fp8` if any is in fp8;
+      `problem`: why these three are None; None if they are known.
+
+    `devices`: number of devices that the process computes on.
     """
 
     def __init__(self, devices: int) -> None:
@@ -119,7 +126,7 @@ class StepCounter:
             self._counter.__enter__()
 
     def end(self) -> None:
-        """Count until here."""
+        """Stop counting, and fill `record`."""
         counter = self._counter
         self._counter = None
         if counter is None:
@@ -138,7 +145,7 @@ class StepCounter:
         if problem is not None:
             self.record["problem"] = problem
             return
-        # No peak is known for fp8, and no other peak is right for a step that is partly in fp8.
+        # A step that is partly in fp8 counts as fp8. No peak performance is known for it, and no other would be right.
         precision = FP8 if FP8 in counter.by_precision else counter.by_precision.most_common(1)[0][0]
         self.record |= {"model": counter.total - counter.recomputed, "hardware": counter.total, "precision": precision}
 
@@ -152,7 +159,7 @@ def _unsupported_reason(devices: int) -> str | None:
         return f"PyTorch {torch.__version__} has no formulas of operations"
     if devices > 1:
         return "one process drives several GPUs, by threads that are not seen"
-    if has_compiled():  # it would not do so as before, and what it makes is not seen
+    if has_compiled():  # torch.compile would compile otherwise under the counter, which does not see compiled code
         return COMPILED
     if torch._C._len_torch_dispatch_stack():
         return "the script runs in a mode of PyTorch's dispatcher"
@@ -160,7 +167,11 @@ def _unsupported_reason(devices: int) -> str | None:
 
 
 def formulas() -> dict[Any, Callable[..., int]]:
-    """Return the formulas of PyTorch's operations by operation; with those that PyTorch 2.11 lacks or has wrong."""
+    """Return, for each operation, the formula that gives its number of floating-point operations.
+
+    They are PyTorch's formulas, with two changes: that of a convolution's backward pass is wrong in PyTorch 2.11, and
+    flash attention on a CPU has none there.
+    """
     if not FORMULAS:
         aten = torch.ops.aten
         FORMULAS.update(flop_counter.flop_registry)
@@ -179,19 +190,19 @@ FORMULAS: dict[Any, Callable[..., int]] = {}  # filled by `formulas`
 def _convolution_backward(
     grad_out: Sequence[int], x: Sequence[int], w: Sequence[int], *options: Any, out_shape: Any = None
 ) -> int:
-    """Return the operations of a convolution's backward pass, from shapes.
+    """Return the number of operations of a convolution's backward pass, from the shapes of its tensors.
 
-    Each of its two gradients takes as many operations as its forward pass.
+    The gradient of the input and that of the weights each take as many operations as the forward pass.
 
     >>> forward = 2 * (1 * 8 * 5 * 5) * (3 * 3 * 3)  # 8 channels of 5 x 5 from 3, by a kernel of 3 x 3
     >>> shapes = [1, 8, 5, 5], [1, 3, 5, 5], [8, 3, 3, 3]
     >>> _convolution_backward(*shapes, False, [0, 0], 1, [True, True, False]) == 2 * forward
     True
 
-    PyTorch 2.11 counts the gradient of a grouped convolution's weights once for each group
-    (https://github.com/pytorch/pytorch/pull/183405).
+    It replaces the formula of PyTorch 2.11, which counts the gradient of a grouped convolution's weights once for each
+    group (https://github.com/pytorch/pytorch/pull/183405).
     """
     *_, transposed, _output_padding, _groups, output_mask = options
     forward = 2 * prod(x if transposed else grad_out) * prod(w[1:])
-    gradients = sum(map(bool, output_mask[:2]))  # the input's and the weights' if they are needed; not the bias's
+    gradients = sum(map(bool, output_mask[:2]))  # how many are needed of the input's and the weights'
     return forward * gradients

@@ -1,4 +1,4 @@
-"""Detect errors which mean that memory ran out, and keep of their messages what a reader needs."""
+"""Detect errors which mean that memory ran out, and cut PyTorch's advice from their messages."""
 
 import errno
 import re
@@ -10,18 +10,21 @@ from multicard.core.system import read_or_none
 from multicard.core.units import BYTES, with_unit
 from multicard.record.visible import visible_gpus
 
-# Parts of error messages, in lower case.
+# An error message that contains one of these, in lower case, means that the host ran out of memory.
 ON_HOST = (
     "can't allocate memory",  # PyTorch
     "cannot allocate memory",  # Linux
     "bad_alloc",  # C++
 )
+# These mean that the host or a GPU ran out of memory. If the message also names one of `LIBRARIES`, it counts only if a
+# GPU is nearly full (`GpuMemory.is_scarce`), or if the memory of the GPUs is unknown.
 ON_HOST_OR_GPU = (
     "out of memory",  # CUDA, NCCL
     "alloc_failed",  # cuBLAS, cuDNN, cuFFT, cuSOLVER
     "allocation_failed",  # cuDNN 9
 )
-# Messages of CUDA's libraries when they get no memory for their handles, workspaces or code, and of other faults too.
+# CUDA's libraries report these when they get no memory for their handles, workspaces or code, but also for other
+# faults. They count only if a GPU is nearly full.
 AMBIGUOUS = (
     "cublas_status_not_initialized", "cusolver_status_not_initialized", "cudnn_status_not_initialized",
     "cudnn_status_internal_error", "unable to find an engine", "unhandled cuda error", "ncclunhandledcudaerror",
@@ -35,15 +38,15 @@ ADVICE = re.compile(
 
 
 class GpuMemory(NamedTuple):
-    """Memory of a GPU in bytes, as the driver counts it: for everything that runs there."""
+    """Memory of a GPU in bytes. The driver counts it, so it includes what other processes use."""
 
-    gpu: int
+    gpu: int  # CUDA index
     free: int
     total: int
 
     @property
     def is_scarce(self) -> bool:
-        """True if less is free than a library takes for itself: 1 GiB, on a small GPU 5% of its memory."""
+        """True if less is free than a library of CUDA may need: 1 GiB, or 5% of the total if that is less."""
         return self.free < min(1024**3, 0.05 * self.total)
 
     def describe(self) -> str:
@@ -52,14 +55,18 @@ class GpuMemory(NamedTuple):
 
 
 def fullest_gpu() -> GpuMemory | None:
-    """Return the GPU with the least free memory of those that this process uses; None without one, or if CUDA fails."""
+    """Return the memory of the GPU with the least free memory, of the GPUs that this process uses.
+
+    None if this process has not initialized CUDA, or if CUDA raises.
+    """
     return read_or_none(_fullest_gpu)
 
 
 def _fullest_gpu() -> GpuMemory | None:
     if not torch.cuda.is_initialized():
         return None
-    # Reading the memory of a GPU that is not in use would set CUDA up there.
+    # `mem_get_info` sets CUDA up on its GPU. So it is called only for GPUs on which PyTorch holds memory, and for the
+    # current one.
     used = {gpu for gpu in range(len(visible_gpus())) if torch.cuda.memory_reserved(gpu)}
     used.add(torch.cuda.current_device())
     memory_of_gpus = [GpuMemory(gpu, *torch.cuda.mem_get_info(gpu)) for gpu in used]
@@ -67,10 +74,11 @@ def _fullest_gpu() -> GpuMemory | None:
 
 
 def is_out_of_memory(error: BaseException, memory: GpuMemory | None = None) -> bool:
-    """Return whether an error means that memory ran out, on the GPU or on the host.
+    """Return True if an error means that memory ran out, on a GPU or on the host.
 
-    `memory` is that of the fullest GPU when the error was raised. It decides about errors of CUDA's libraries, which
-    look the same for other causes; where it is None, only those that mention memory count.
+    `memory`: of the fullest GPU when the error was raised; None if it is unknown. It decides about errors of CUDA's
+    libraries, because these errors look the same for other causes. If it is None, such an error counts if its message
+    mentions memory (`ON_HOST_OR_GPU`), and does not count if its message is `AMBIGUOUS`.
 
     >>> is_out_of_memory(RuntimeError("CUDA error: out of memory")), is_out_of_memory(RuntimeError("shapes differ"))
     (True, False)
@@ -90,12 +98,12 @@ def is_out_of_memory(error: BaseException, memory: GpuMemory | None = None) -> b
 
 
 def mentions_memory(error: BaseException) -> bool:
-    """Return whether an error of a GPU is about memory, or may be."""
+    """Return True if an error is a `RuntimeError` whose message is, or may be, about the memory of a GPU."""
     return isinstance(error, RuntimeError) and _has(str(error).lower(), (*ON_HOST_OR_GPU, *AMBIGUOUS))
 
 
 def without_advice(text: str) -> str:
-    """Return an error's message in one line, without what PyTorch advises at its end."""
+    """Return an error's message without PyTorch's advice at its end; `text` must have no line breaks."""
     return ADVICE.sub("", text)
 
 

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from multicard.record.operations import StepCounter
 
 Value = torch.Tensor | Callable[[], torch.Tensor]
-# The step whose operations are counted. The first one also makes the state of the optimizer, and compiles.
+# Number of the step whose operations are counted. It is not the first, which also makes the optimizer's state and
+# compiles.
 COUNTED_STEP = 2
 MEASURED = "measured"
 
@@ -32,17 +33,17 @@ class Diverged(Exception):
 
 
 class PeakMemory(NamedTuple):
-    """Peaks in bytes: allocated for tensors, and reserved by PyTorch's caching allocator (GPU only)."""
+    """Peaks of memory in bytes, on the GPU or on the host; see `peak_memory`."""
 
-    allocated: int
-    reserved: int | None
+    allocated: int  # on a GPU for tensors; on a CPU the resident set of the process
+    reserved: int | None  # on a GPU by PyTorch's caching allocator; on a CPU None
 
 
 class Step:
-    """Marks of one step, not yet read.
+    """Marks, counts and logged values of one step.
 
-    `end` is None until the step has ended, `settled` (its row of steps.csv) until its marks are read, `peaks` until the
-    peaks of memory are.
+    `end` is None until the step has ended. `settled` is the step's row of steps.csv, and None until its marks are read.
+    `peaks` is None until the peaks of memory are read.
     """
 
     def __init__(self, number: int, epoch: int, window: str, start: Mark):
@@ -53,13 +54,17 @@ class Step:
         self.end: Mark | None = None
         self.phases: list[tuple[str, Mark, Mark]] = []  # name, start and end
         self.counts: dict[str, int | None] = {"samples": 0, "tokens": None, "padded_tokens": None}
-        # Weight and value of what was logged. Tensors stay on their device until they are read.
+        # Weight and value of each time that a name was logged. Tensors stay on their device until they are read.
         self.values: dict[str, list[tuple[float, Value]]] = {name: [] for name in ("loss", *REWARDS)}
         self.settled: dict[str, Any] | None = None
         self.peaks: PeakMemory | None = None
 
     def row(self, rank: int, clock: Clock, start_s: float, has_values: bool = True) -> dict[str, Any]:
-        """Return this step as a row of steps.csv. With values it waits for a GPU that computes them."""
+        """Return this step as a row of steps.csv.
+
+        `start_s`: seconds from the start of the first step to that of this one. `has_values`: the row has the means of
+        the logged values, for which this waits until the GPU has computed them; otherwise these columns are None.
+        """
         times: dict[str, float | None] = {f"{name}_s": None for name in (*PHASES, "evaluation")}
         for name, start, end in self.phases:
             times[f"{name}_s"] = (times[f"{name}_s"] or 0.0) + clock.seconds(start, end)
@@ -79,12 +84,12 @@ class Step:
         }
 
     def means(self) -> dict[str, float]:
-        """Return the weighted mean of each value that was logged."""
+        """Return the weighted mean of each value that was logged in this step; waits until the GPU has computed it."""
         return {name: _weighted_mean(logged) for name, logged in self.values.items() if logged}
 
 
 def _weighted_mean(logged: Sequence[tuple[float, Value]]) -> float:
-    """Return the mean of the elements' means, by weights.
+    """Return the weighted mean of logged tensors; each counts by the mean of its elements.
 
     >>> _weighted_mean([(1.0, torch.tensor([2.0, 4.0])), (3.0, lambda: torch.tensor(7.0))])
     6.0
@@ -97,14 +102,16 @@ def _weighted_mean(logged: Sequence[tuple[float, Value]]) -> float:
 class Recorder:
     """Records the steps of one rank.
 
-    A step costs a few clock marks. Marks and losses are read when `settle` is called, so the measured loop never waits
-    for the GPU; peaks of GPU memory there and where another window begins, since PyTorch makes a dictionary of all its
-    counters for them.
+    A step costs a few clock marks. Marks and losses are read only when `settle` is called, so the measured loop never
+    waits for the GPU. Peaks of GPU memory are not read in each step either, because PyTorch makes a dictionary of all
+    its counters for them.
 
-    Of the `devices` of the rank the first is timed; peak memory is that of the fullest, and `settle` waits
-    for all. `reset_peaks`: peaks of GPU memory are of each window, which resets PyTorch's counters; else of all that
-    the process has done so far. `counted_step`: number of the step whose operations are counted, if it is in the
-    warm-up; None for none.
+    `devices`: devices of the rank. Times are those of the first one, peaks of memory are the highest of any of them,
+    and `settle` waits for all of them.
+    `reset_peaks`: if True, peaks of GPU memory are read, and PyTorch's counters reset, where a window begins and in
+    `settle`, so that a step has the peaks of its window. If False, they are read only in `settle`, and are those since
+    the process started (or since the script reset them).
+    `counted_step`: number of the step whose operations are counted, if it is in the warm-up; None for none.
     """
 
     def __init__(
@@ -115,7 +122,8 @@ class Recorder:
         self.reset_peaks = reset_peaks
         self.clock = clock_for(devices)
         self.rows: list[dict[str, Any]] = []  # the settled steps
-        # Start and end of the measured steps of each epoch, by `time.monotonic`; on a GPU, when that got there.
+        # For each epoch, start of its first and end of its last measured step, in seconds of `time.monotonic`. On a GPU
+        # these are the moments when the GPU reached them.
         self.windows: list[list[float]] = []
         self._epoch_of_last_window: int | None = None
         self._counted_step = counted_step
@@ -123,13 +131,13 @@ class Recorder:
         self._pending: list[Step] = []  # ended, not settled
         self._last_window: str | None = None
         self._count = 0
-        # The start of the latest settled step: its mark, and seconds since that of the first.
+        # The start of the latest settled step: its mark, and the seconds from the start of the first step to it.
         self._settled_start: Mark | None = None
         self._settled_start_s = 0.0
 
     def begin(self, epoch: int, window: str, start: Mark | None = None) -> Step:
-        """Begin a step now, or at a mark made before."""
-        # Peaks are read where a window begins, and after a pause, which has peaks of its own.
+        """Begin a step at the mark `start`, or now if that is None."""
+        # If no step is pending, `settle` was called: there was a pause, which has peaks of its own.
         begins_window = window != self._last_window or not self._pending
         if self.reset_peaks and begins_window and self.devices[0].type == "cuda":
             self._note_peaks()
@@ -137,14 +145,14 @@ class Recorder:
         self._count += 1
         step = Step(self._count, epoch, window, self.clock.mark() if start is None else start)
         if self._count == self._counted_step and window == "warmup":
-            # Few runs count operations, and what that needs of PyTorch takes long to import.
+            # Imported only if operations are counted, because the parts of PyTorch that this needs take long to import.
             from multicard.record.operations import StepCounter
 
             self._counter = StepCounter(len(self.devices))
         return step
 
     def end(self, step: Step) -> None:
-        """End a step, whose `end` is a mark already."""
+        """Take a step that has ended; its `end` must be set."""
         if self._counter is not None and step.number == self._counted_step:
             self._counter.end()
             if (tokens := step.counts["padded_tokens"]) is not None:
@@ -154,9 +162,9 @@ class Recorder:
         self._pending.append(step)
 
     def _note_peaks(self) -> None:
-        """Give the steps that have ended since the last call the peaks since then."""
+        """Read the peaks of memory, and set them in the steps that have ended since the last call."""
         unread = [step for step in self._pending if step.peaks is None]
-        # Without pending steps the counters are read all the same, since that resets them.
+        # If no step is pending, the counters are read nevertheless, because reading resets them.
         if unread or not self._pending:
             peaks = peak_memory(*self.devices, reset=self.reset_peaks)
             for step in unread:
@@ -164,13 +172,13 @@ class Recorder:
 
     @property
     def operations(self) -> dict[str, Any] | None:
-        """Operations of the step that was counted, as `StepCounter.record`; None if none was."""
+        """Operations of the step that was counted, as `StepCounter.record` has them; None if no step was counted."""
         return None if self._counter is None else self._counter.record
 
     def settle(self) -> list[dict[str, Any]]:
-        """Read the marks and losses of the steps since the last call, and return their rows.
+        """Read the marks and losses of the steps that have ended since the last call, and return their rows.
 
-        Raises `Diverged` if a loss is not finite. The rows are kept all the same.
+        The rows are added to `rows`. Raises `Diverged` after that if a loss is not finite.
         """
         self.clock.settle()
         has_measured = any(step.window == MEASURED for step in self._pending)
@@ -195,16 +203,20 @@ class Recorder:
         return fresh
 
     def _seconds_until(self, step: Step) -> float:
-        """Return when a step started, in seconds since the first one did.
+        """Return the seconds from the start of the first step to the start of `step`.
 
-        Sums from step to step: CUDA gives milliseconds in single precision, too coarse for the length of a run.
+        They are summed from step to step, because CUDA gives milliseconds in single precision, which is too coarse for
+        the length of a run.
         """
         if self._settled_start is None:
             return self._settled_start_s
         return self._settled_start_s + self.clock.seconds(self._settled_start, step.start)
 
     def _note_window(self, step: Step, now: Mark, now_s: float) -> None:
-        """Extend the window of a measured step's epoch by it; `now_s`: `now` by the clock of the machine."""
+        """Extend the window of the step's epoch by this measured step; begin a window if it is the epoch's first.
+
+        `now_s`: `time.monotonic` at the mark `now`.
+        """
         start_s = now_s - self.clock.seconds(step.start, now)
         end_s = now_s - self.clock.seconds(step.end, now)
         if step.epoch != self._epoch_of_last_window:
@@ -217,10 +229,10 @@ class Recorder:
         write_csv(path, STEP_COLUMNS, self.rows)
 
     def write_ended(self, path: Path) -> None:
-        """Write all steps that have ended as CSV, without losses, and leave everything as it is.
+        """Write the steps that have ended as CSV, without changing the state of this recorder.
 
-        For another thread than the one that trains, which it does not make wait: on a GPU it writes the steps that the
-        GPU has finished.
+        Another thread than the one that trains calls this, and the training thread does not have to wait for it. Steps
+        that are not settled have no losses yet, and are left out from the first one that the GPU has not finished.
         """
         rows = list(self.rows)
         start = self._settled_start
@@ -236,15 +248,16 @@ class Recorder:
 
 
 def first_not_finite(losses: object) -> float | None:
-    """Return the first of the tensors that a backward pass began from which is no finite number, or None.
+    """Return the first loss that is not finite; None if there is none.
 
-    Only single numbers count that a process has by itself, and not in 16 bits, whose range a scaled loss may leave.
+    `losses`: the tensor from which a backward pass began, or a list or tuple of several. A tensor counts if it is a
+    plain tensor with a single floating-point number, which is not of type float16: a scaled loss may leave its range.
 
     >>> first_not_finite([torch.tensor(1.0), torch.tensor(float("inf"))]), first_not_finite(torch.ones(2) / 0)
     (inf, None)
     """
     for loss in losses if isinstance(losses, list | tuple) else [losses]:
-        # A DTensor, whose number is shared by several processes, is of a type of its own.
+        # This leaves out a DTensor, whose number several processes share.
         if type(loss) is not torch.Tensor or loss.numel() != 1:
             continue
         if loss.is_floating_point() and loss.dtype != torch.float16:
@@ -255,11 +268,12 @@ def first_not_finite(losses: object) -> float | None:
 
 
 def peak_memory(*devices: torch.device, reset: bool = True) -> PeakMemory:
-    """Return the peak memory in bytes: of the fullest GPU since the last call, or resident on the host so far.
+    """Return the peaks of memory in bytes: of these GPUs, or of this process if the first device is a CPU.
 
-    On a GPU these are `torch.cuda.max_memory_allocated` and `max_memory_reserved`, which are then reset together
-    (`reset`); none of it synchronizes. On a CPU `allocated` is the peak resident set of the process since its start,
-    which never falls, and nothing is reserved.
+    On GPUs they are the highest `torch.cuda.max_memory_allocated` of any GPU, and the highest `max_memory_reserved`,
+    since these counters were last reset. `reset`: reset them after reading. Neither waits for a GPU.
+    On a CPU, `allocated` is the peak resident set of the process since its start, which never falls, and `reserved` is
+    None; `reset` has no effect.
     """
     if devices[0].type == "cuda":
         peaks = [_peaks_of_gpu(gpu, reset) for gpu in devices]
@@ -269,8 +283,8 @@ def peak_memory(*devices: torch.device, reset: bool = True) -> PeakMemory:
 
 
 def _peaks_of_gpu(gpu: torch.device, reset: bool) -> tuple[int, int]:
-    """Return the peaks of allocated and reserved bytes."""
-    # The two functions of PyTorch would each fetch all the counters, and flatten and sort them, in every step.
+    """Return the peaks of allocated and of reserved bytes; `reset`: reset them after reading."""
+    # `max_memory_allocated` and `max_memory_reserved` would each fetch all counters, and flatten and sort them.
     counters = torch.cuda.memory_stats_as_nested_dict(gpu)
     if reset:
         torch.cuda.reset_peak_memory_stats(gpu)

@@ -10,10 +10,11 @@ from multicard.core.system import ranks_may_share_gpus
 
 
 def visible_gpus() -> list[Any]:
-    """Return the properties of the GPUs that CUDA shows this process, by their index.
+    """Return the properties of each GPU that CUDA shows this process, in the order of the CUDA indices.
 
-    `torch.cuda.device_count` is no more than an upper bound: it asks NVML, which also counts what CUDA does not show,
-    such as the second of two GPUs that are partitioned (MIG).
+    The list ends before the first index whose properties CUDA does not give. `torch.cuda.device_count` is only an upper
+    bound, because it asks NVML. NVML also counts GPUs that CUDA does not show, such as the second of two GPUs that are
+    partitioned (MIG).
     """
     gpus: list[Any] = []
     for index in range(torch.cuda.device_count()):
@@ -25,11 +26,13 @@ def visible_gpus() -> list[Any]:
 
 
 def rank_devices(p: Any) -> list[torch.device]:
-    """Return the devices that this rank drives: consecutive GPUs, each of one rank only, or the CPU.
+    """Return the devices that this rank drives: consecutive GPUs that no other rank drives, or the CPU.
 
-    `p`: parameters of a job: `device`, and `devices_per_node` and `ranks_per_node` of this machine.
+    `p`: parameters of a job: `device`; `devices_per_node` and `ranks_per_node` are numbers for this machine. The rank's
+    number on this machine is `LOCAL_RANK`, 0 without that variable.
 
-    Raises `UserError` if CUDA shows fewer GPUs than the ranks of this machine drive, unless they may share them.
+    Raises `UserError` if CUDA shows fewer GPUs than the ranks of this machine drive. In checks of this project, ranks
+    with one GPU each may share GPUs instead; rank n then gets GPU n modulo the number of GPUs.
     """
     if p.device != "cuda":
         return [torch.device("cpu")]
@@ -44,7 +47,7 @@ def rank_devices(p: Any) -> list[torch.device]:
 
 
 def identities(devices: list[torch.device]) -> list[dict[str, str]] | None:
-    """Return UUID (such as "GPU-…") and name of GPUs, for run.json; None for a CPU."""
+    """Return the UUID (such as "GPU-…") and the name of each GPU, for rank.json; None for a CPU."""
     if devices[0].type != "cuda":
         return None
     gpus = [torch.cuda.get_device_properties(device) for device in devices]
