@@ -1,34 +1,41 @@
 """Time the steps of an unchanged training script, from inside the script's processes.
 
-Switched on by the variable `MULTICARD_OBSERVE`, the path of job.json, in every Python process whose `PYTHONPATH` begins
-with a folder that holds `site/sitecustomize.py` and a link `multicard` to this package (`OBSERVER_SITE`).
+The observer runs in every Python process of a job, because of two variables (`observer_variables`):
+`MULTICARD_OBSERVE` is the path of job.json, and `PYTHONPATH` begins with a folder that has a copy of
+`site/sitecustomize.py`. For a user's program the folder has a copy of the needed parts of multicard, too.
 
-job.json has the keys `scratch` (folder of this node where ranks write their files), `profiler` (resolved, not `auto`),
-`launcher` (process that starts the job on this node, or null) and `observe` with
+The observer reads these keys of job.json: `scratch` (folder of this node where ranks write their files), `profiler`
+(the one in use, never `auto`), `time_limit_s` (of the job in seconds, or null) and `observe` with
   `device` (cpu, cuda), `devices`, `devices_per_node`, `ranks`, `ranks_per_node`;
   `ablate` (parts that the run goes without; see `ablation`): loader, communication, host (only together with loader);
-  `warmup_steps`, `measured_steps` (null where the program states its steps by
-  `multicard.marks.training`), `profiled_steps`;
+  `warmup_steps`, `measured_steps` (null if the program states its number of steps by `multicard.marks.training`),
+  `profiled_steps` (0 if nothing is profiled);
   `program` (file names and modules by which a rank's program may be started), `is_user_program` (false for a program of
-  multicard's own), and for a user's program `samples_per_step` (global, or null) and `count_operations`;
+  multicard's own), `count_operations` (true if the operations of one step are counted);
   `memory_snapshot` (true if the history of GPU memory is recorded; see `multicard.record.memory_snapshot`).
 
-The observer writes to `scratch`, with names by `multicard.core.layout`:
+The observer writes these files to `scratch`, with names from `multicard.core.layout`:
   `steps.csv.rank<N>`; `epochs.csv.rank<N>` if the program marks its epochs;
   `rank.json.rank<N>`: outcome, reason and facts of the rank, among them `observed` and `trace_problem` (why the
   profiler left no trace; null if it left one);
   `memory_snapshot.pickle.rank<N>` if the rank ran out of GPU memory, and the job asks for it;
   `made.rank<N>`: number of steps that the rank has made so far, which can be read at any time;
-  `process.json.<pid>` for every Python process, as soon as it starts: `pid`, `ppid`, `python` (version), `torch`
-  (version; null until it is imported), `program` (file or module that it runs), `told` and `rank` (the variable in
-  which a launcher gave it its rank, and the rank; or null), `steps` (true if an optimizer stepped) and `error` (null,
-  or `outcome` and `reason` as in rank.json, if the process raised before its first step);
-  `claimed.rank<N>`: the process that is rank N: the first one with that number that steps an optimizer, or fails
-  before, unless a rank started it. Another one with the same number writes no rank.json.
+  `process.json.<pid>` for every Python process, as soon as it starts (one that multiprocessing starts writes it only
+  when it first updates or fails):
+    `pid`, `ppid`, `python` (version), `torch` (version; null until it is imported);
+    `program` (file or module that it runs);
+    `told` (variable in which a launcher gave the process its rank, such as "RANK=0", or null);
+    `rank` (that rank, or null; after the first update, the rank by `ranks.rank_of_process`);
+    `steps` (true after the first update or mark, else false);
+    `backward` (true after a backward pass if no optimizer has updated, else missing);
+    `error` (`outcome` and `reason` as in rank.json, if the process raised before its first step; else null);
+  `claimed.rank<N>`: pid of the process that is rank N: the first process of this rank that updates, or that fails
+  before it updates. A process that another one of the same rank has started cannot claim the rank by a failure. A
+  process that finds its rank claimed writes no rank.json.
 
-Modules, in the order of what happens: `hooks` reports to `observer`, which keeps `updates` and `training_loop` and
-reports the ends of steps to `observed_process`. That dispatches on the states of `lifecycle`: `recording` times steps
-(`events`, `phases`, `ranges`) in the windows of `plan`; `leaving` and `failure` write the record.
+Modules, in the order of what happens: `hooks` reports to `observer`, which keeps `updates` and `training_loop`, and
+reports the ends of steps to `observed_process`. This one changes between the states of `lifecycle`. `recording` times
+steps (`events`, `phases`, `ranges`) in the windows of `plan`. `leaving` and `failure` write the record.
 
 It needs Python 3.10, PyTorch 2.5 and the standard library.
 """
@@ -46,10 +53,11 @@ PARTS = ("core", "profilers", "record")  # sub-packages that the observer import
 
 
 def observer_variables(scratch: Path, has_own_copy: bool = True) -> dict[str, str]:
-    """Return the variables by which Python runs the observer in every process of a job, and make the folder they name.
+    """Make the observer's folder in `scratch`; return the variables by which all processes of a job run the observer.
 
-    The observer is copied to the job's `scratch` folder if it `has_own_copy`: a container need not show the folder that
-    multicard is installed in, and the script's environment may have no multicard, or another one.
+    The folder has a copy of sitecustomize.py, which Python runs as it starts. With `has_own_copy` it also has a copy of
+    the parts of multicard that the observer imports, because a container may not show the folder that multicard is
+    installed in, and the script's environment may have no multicard, or another version of it.
     """
     no_cache = shutil.ignore_patterns("__pycache__")
     observer = scratch.absolute() / "observer"

@@ -1,11 +1,14 @@
-"""Ablations: skip one part of the step (loading, communication, …) to measure its cost. The model does not train then.
+"""Ablations: skip one part of the step (loading, communication, …) to measure its cost. The model learns nothing then.
 
 Without the *loader*, the loop gets the batches of its warm-up again and again, on the device that the script moves them
-to. Without *communication*, ranks exchange no gradients once training has begun: DistributedDataParallel works as in
-its `no_sync`, and collectives that are called as functions of torch.distributed give each rank what it has itself, in
-the right shape. Other exchanges, such as activations of a pipeline, cannot be left out; the counters of the
-process groups show that, and then the run has no numbers. Without the *host*, which goes without the loader, too, a
-step is replayed as a CUDA graph: see `graphed`.
+to.
+
+Without *communication*, ranks exchange no gradients: DistributedDataParallel works as in its `no_sync`. After the first
+update, collectives that are called as functions of torch.distributed give each rank only its own tensors, in the right
+shape. Other exchanges, such as activations of a pipeline, cannot be left out. The counters of the process groups show
+them, and then the run has no numbers.
+
+Without the *host*, a step is replayed as a CUDA graph; see `graphed`. Such a run goes without the loader, too.
 """
 
 import copy
@@ -28,17 +31,17 @@ from multicard.record.observe.loaders import Loader, ask_again, samples_asked
 from multicard.record.observe.replace import is_compiling, replace
 
 LOADER, COMMUNICATION, HOST = "loader", "communication", "host"
-# Batches of a loader that are kept, and their size.
+# Batches of a loader are kept until there are MOST_KEPT of them, or until they have MOST_KEPT_BYTES bytes.
 MOST_KEPT = 32
 MOST_KEPT_BYTES = 2**30
-# A loader is measured alone for so many seconds, or batches.
+# A loader is measured alone until it has given MOST_ALONE batches, or has taken more than MOST_ALONE_S seconds.
 MOST_ALONE_S = 3.0
 MOST_ALONE = 500
 MOVES = ("to", "cuda")  # methods by which scripts move tensors
 
 
 class NotLeftOut(Exception):
-    """A part cannot be left out, for a reason."""
+    """Raised if a run cannot go without the part `part`; `why` is the reason, in words."""
 
     def __init__(self, part: str, why: str):
         super().__init__(f"cannot go without {part}: {why}")
@@ -51,14 +54,14 @@ class NotLeftOut(Exception):
 
 
 class KeptBatch(NamedTuple):
-    """A batch, and how many samples the loader asked its data set for to make it."""
+    """A batch, and the number of samples that the loader asked its data set for to make it."""
 
     batch: Any
-    asked: int | None
+    asked: int | None  # None if unknown
 
 
 class LoaderAlone(NamedTuple):
-    """Seconds that a loader with the machine to itself takes for some batches."""
+    """Seconds that a loader takes for a number of batches while nothing else runs."""
 
     batches: int
     seconds: float
@@ -70,12 +73,15 @@ class Kept:
     def __init__(self) -> None:
         self.batches: list[KeptBatch] = []
         self.bytes = 0
-        self.is_full = False  # once True, nothing is loaded
-        self.alone: LoaderAlone | None = None  # None until it is measured, and if its pass was too short for that
-        self._given = 0
+        self.is_full = False  # True once the loader loads no more, and the kept batches are given instead
+        self.alone: LoaderAlone | None = None  # see `measured_alone`; None before that, too
+        self._given = 0  # number of kept batches that were given again
 
     def add(self, batch: Any, asked: int | None) -> None:
-        """Keep a batch unless there are enough, with tensors of its own: the loop may change those that it gets."""
+        """Keep a copy of a batch, unless enough are kept. The loop may change the tensors that it gets.
+
+        A batch that cannot be copied is kept itself.
+        """
         if len(self.batches) >= MOST_KEPT or self.bytes >= MOST_KEPT_BYTES:
             return
         copied = read_or_none(lambda: map_tensors(batch, torch.clone))
@@ -90,30 +96,42 @@ class Kept:
 
 
 def _unchanged(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a copy of a tensor that the loop has changed in place, so that it does not change with every pass."""
+    """Return a kept tensor for the loop; a copy if the loop has changed the kept tensor in place before.
+
+    Without the copy, the loop would change it further each time. `_version` counts the changes in place, also those
+    made through the detached tensor that the loop gets instead of a copy.
+    """
     return tensor.clone() if tensor._version else tensor.detach()
 
 
 class Replay:
-    """Gives the loop its first batches again once `is_time` says so: when the warm-up is about to end."""
+    """Gives the loop the first batches of its loaders again, instead of loading, once `is_time` returns True.
+
+    `hooks` has it return True shortly before the warm-up ends. A loader that is not trained on loads as before.
+    """
 
     def __init__(self, is_time: Callable[[], bool]):
-        # Loaders that load no more. They are kept here since a loader may be gone before its iterator is.
+        # What is kept of each loader that loads no more. It is listed here, too, because a loader may be deleted before
+        # its iterator is.
         self.replayed: list[Kept] = []
         self._is_time = is_time
         self._kept_of_loader: WeakKeyDictionary[Any, Kept] = WeakKeyDictionary()
-        # Shape, type and device of the tensors that modules are called with.
+        # Shape, type and device of the tensors that modules are called with, and of those that the script moves, with
+        # the device that it moves them to.
         self._devices: set[tuple[torch.Size, torch.dtype, torch.device]] = set()
         self._stop_noting_devices: Callable[[], None] | None = None
 
     def kept_of(self, loader: Any) -> Kept:
-        """Return what is kept of a loader."""
+        """Return what is kept of a loader. The first call begins to note devices."""
         if self._stop_noting_devices is None and not self._kept_of_loader:
             self._stop_noting_devices = self._note_devices()
         return self._kept_of_loader.setdefault(loader, Kept())
 
     def take(self, plain: Callable[[Any], Any], iterator: Any, drawn: Pass) -> Any:
-        """Return the batch that an iterator gives for the pass `drawn`: its next, by `plain`, or one that was kept."""
+        """Return the next batch of an iterator for the pass `drawn`: by `plain`, or a kept one if loading has stopped.
+
+        Raises `StopIteration` at the end of the pass.
+        """
         kept: Kept | None = getattr(iterator, "_multicard_kept", None)
         if kept is None or drawn is EVALUATION_PASS:
             return plain(iterator)
@@ -134,7 +152,10 @@ class Replay:
         return batch
 
     def _stop_loading(self, kept: Kept, load: Callable[[], Any], ahead: int) -> None:
-        """Measure a loader alone, which may use up its pass, and have it load no more."""
+        """Have a loader load no more. Before that its speed alone is measured, which may use up its pass.
+
+        Move the kept batches to the device where the script would move them.
+        """
         kept.alone = measured_alone(load, ahead)
         kept.is_full = True
         self.replayed.append(kept)
@@ -144,7 +165,7 @@ class Replay:
         kept.batches = [KeptBatch(map_tensors(batch, self._moved), asked) for batch, asked in kept.batches]
 
     def _note_devices(self) -> Callable[[], None]:
-        """Note where modules get their inputs, and where tensors are moved to; return a function that ends that."""
+        """Note the devices of modules' inputs, and where tensors are moved to; return a function that ends this."""
 
         def move(plain: Callable[..., Any], tensor: Any, *arguments: Any, **options: Any) -> Any:
             moved = plain(tensor, *arguments, **options)
@@ -167,7 +188,10 @@ class Replay:
             self._devices |= {(tensor.shape, tensor.dtype, tensor.device) for tensor in tensors_in(inputs)}
 
     def _moved(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return a tensor on the device where modules get one like it, or to which the loop moves one."""
+        """Return a tensor on the device where modules get tensors of its shape and type, or the script moves them.
+
+        If no such device is known, or several are, the tensor is returned as it is.
+        """
         devices = {device for shape, dtype, device in self._devices if (shape, dtype) == (tensor.shape, tensor.dtype)}
         if len(devices) != 1 or tensor.device in devices:
             return tensor
@@ -175,9 +199,10 @@ class Replay:
 
 
 def measured_alone(load: Callable[[], Any], ahead: int) -> LoaderAlone | None:
-    """Return the seconds for some batches with nothing else running; None if the pass ends first.
+    """Load batches while nothing else runs, and return their number and the seconds that they took.
 
-    The batches `ahead`, which the loader had ready, are not counted.
+    The first `ahead` batches do not count, because the loader may have them ready. None if no batch counts, because the
+    pass ends too early, or because these batches take more than `MOST_ALONE_S` seconds.
     """
     batches = -ahead
     start = time.perf_counter()
@@ -195,7 +220,10 @@ def measured_alone(load: Callable[[], Any], ahead: int) -> LoaderAlone | None:
 
 
 class ReplayedPass:
-    """A pass over a loader that loads no more: an iterator with the attributes that the observer reads."""
+    """Iterator of a pass over a loader that loads no more, with the attributes that the observer reads.
+
+    `Replay.take` ends the pass; without it, the iterator never ends.
+    """
 
     def __init__(self, kept: Kept, loader: Loader | None):
         self._multicard_kept = kept
@@ -210,7 +238,7 @@ class ReplayedPass:
 
 
 def tensors_in(batch: Any) -> Iterator[torch.Tensor]:
-    """Yield the tensors in nested containers."""
+    """Yield the tensors in nested mappings, lists and tuples."""
     if isinstance(batch, torch.Tensor):
         yield batch
     elif isinstance(batch, Mapping | list | tuple):
@@ -219,11 +247,11 @@ def tensors_in(batch: Any) -> Iterator[torch.Tensor]:
 
 
 def map_tensors(batch: Any, change: Callable[[torch.Tensor], Any]) -> Any:
-    """Return the same containers with each tensor changed; what is neither stays as it is."""
+    """Return nested containers with `change` applied to each tensor; what is no tensor or container is not copied."""
     if isinstance(batch, torch.Tensor):
         return change(batch)
     if isinstance(batch, Mapping):
-        mapped: Any = copy.copy(batch)  # it may be more than a dictionary, as those of tokenizers
+        mapped: Any = copy.copy(batch)  # a mapping may be more than a dictionary, such as a tokenizer's
         for name, value in batch.items():
             mapped[name] = map_tensors(value, change)
         return mapped
@@ -238,7 +266,7 @@ def map_tensors(batch: Any, change: Callable[[torch.Tensor], Any]) -> Any:
 
 
 class CompletedWork:
-    """Stands for the work of a collective that had nothing to do."""
+    """Takes the place of the handle of an asynchronous collective that was left out."""
 
     def wait(self, *_: Any) -> bool:
         """Return at once."""
@@ -250,11 +278,11 @@ class CompletedWork:
 
 
 def _keep(*_: Any) -> None:
-    """Each rank keeps what it has."""
+    """Do nothing: each rank keeps its own tensors."""
 
 
 def _gather_into(output: Any, shard: Any, _group: Any) -> None:
-    # The copy is needed since the shard may be a part of the output, as FSDP2's is.
+    # The shard is copied first, because it may be a part of the output, as in FSDP2.
     output.view(-1, shard.numel()).copy_(shard.clone().reshape(1, -1))
 
 
@@ -272,7 +300,8 @@ def _scatter(output: Any, shards: list[Any], _op: Any, group: Any) -> None:
     output.copy_(shards[dist.get_rank(group)])
 
 
-# Collectives, and what each does on a rank alone, by its arguments but for `async_op`.
+# For each collective, the function that a rank calls instead. It gets the arguments of the collective, in their order,
+# without `async_op`.
 LOCALLY: Mapping[str, Callable[..., None]] = {
     "all_reduce": _keep,
     "reduce": _keep,
@@ -286,8 +315,12 @@ LOCALLY: Mapping[str, Callable[..., None]] = {
 
 
 def leave_out_communication(has_begun: Callable[[], bool]) -> None:
-    """Have ranks exchange no gradients, and nothing by the functions in `LOCALLY` once training `has_begun`."""
-    # A property, since scripts that accumulate gradients set the attribute themselves: `no_sync` alone would not do.
+    """Have DistributedDataParallel exchange no gradients from now on, and the functions in `LOCALLY` exchange nothing.
+
+    Those functions exchange as before until `has_begun` returns True.
+    """
+    # A property ignores what is assigned to it. `no_sync` would not do, because scripts that accumulate gradients set
+    # the attribute themselves.
     never_synchronizes = property(lambda _: False, lambda *_: None)
     setattr(DistributedDataParallel, "require_backward_grad_sync", never_synchronizes)  # noqa: B010 - mypy: it is a bool
     collectives = LOCALLY if dist.is_available() else {}
@@ -309,9 +342,11 @@ def leave_out_communication(has_begun: Callable[[], bool]) -> None:
 def find_part_not_left_out(
     stated: Mapping[str, Any], replay: Replay | None, exchanged: bool | None
 ) -> NotLeftOut | None:
-    """Return the part that the measured steps had nevertheless, and why; None if there is none.
+    """Return the first part that the measured steps had although they were to go without it; None if there is none.
 
-    `stated`: `observe` of job.json. `exchanged`: the ranks exchanged something; None if that is unknown.
+    `stated`: `observe` of job.json. `exchanged`: True if the ranks exchanged something in the measured steps; None if
+    that is unknown, which counts as if they had. If the run goes without the host, host and loader are not checked,
+    because replays of a step load nothing, and `graphed` raises if it cannot replay.
     """
     parts: Sequence[str] = stated.get("ablate") or ()
     if LOADER in parts and HOST not in parts and not (replay and replay.replayed):
@@ -327,9 +362,11 @@ def find_part_not_left_out(
 
 
 def loader_alone(replay: Replay | None, batches_per_step: float) -> dict[str, Any]:
-    """Return `loader_alone` of rank.json: `batches`, `seconds` and `batches_per_step` of the slowest loader left out.
+    """Return a dictionary with the entry `loader_alone` of rank.json, about the slowest loader that was left out.
 
-    Empty if no loader was measured alone.
+    The entry has the `batches` and `seconds` of `LoaderAlone`, and `batches_per_step`, the mean of the measured steps.
+    The slowest loader takes most seconds per batch. The dictionary is empty if no loader was measured alone, or if
+    `batches_per_step` is 0.
     """
     measured = [kept.alone for kept in replay.replayed if kept.alone] if replay else []
     if not measured or not batches_per_step:

@@ -11,17 +11,17 @@ import torch
 from multicard.core.system import read_or_none
 from multicard.record.observe.loaders import Loader
 
-# Levels of lists, tuples and mappings that are looked into, and parts of each.
+# At most so many levels of nested lists, tuples and mappings are looked into, and so many parts of each.
 DEEPEST = 4
 MOST_PARTS = 64
 
 TOKENS = ("input_ids", "tokens")  # keys of Hugging Face's batches, and of torchtune's
 MASK = "attention_mask"
-TOKENS_WITH_LABELS = (*TOKENS, "input", "inputs")  # keys of batches that are pairs with labels: torchtitan's
+TOKENS_WITH_LABELS = (*TOKENS, "input", "inputs")  # keys of inputs that come with labels, such as torchtitan's
 
 
 class Contents(NamedTuple):
-    """Samples and tokens of a batch; None if they are unknown."""
+    """Numbers of samples and of tokens in a batch; None if unknown."""
 
     samples: int | None
     tokens: int | None
@@ -33,16 +33,19 @@ class Pass:
     def __init__(self, loader: Loader):
         self.loader = loader
         self.batches: list[tuple[int, Contents]] = []  # the step that asked for each batch, and its contents
-        self.ended: int | None = None  # the step in which the loader turned out to be exhausted
-        self.trained = False  # a backward pass or an update has followed a batch; else they may be a test's
-        self._shows_samples: bool | None = None  # the first batch, which is full, does; None before it
+        self.ended: int | None = None  # the step in which the loader turned out to be exhausted; None before that
+        # True once a backward pass or an update has followed a batch. Until then the batches may be a test's.
+        self.trained = False
+        # True if the first batch, which is full, shows its number of samples by its shape. None before that batch.
+        self._shows_samples: bool | None = None
 
     def add(self, step: int, batch: Any, asked: int | None) -> None:
         """Count a batch that a step asked for.
 
-        `asked`: samples that the loader asked its data set for; None where that is not known, as of a stream.
+        `asked`: samples that the loader asked its data set for; None if that is unknown, as for a stream.
         """
-        # A batch may be anything. What was asked counts whatever it looks like, as with two views of each sample.
+        # The number that was asked for counts whatever the batch looks like: it may have two views of each sample. If
+        # the number is None, or 1 (one item, which may be a batch), the batch itself must show its samples.
         samples = asked if asked not in (None, 1) else read_or_none(lambda: self._samples(batch, asked))
         tokens = read_or_none(lambda: tokens_in(batch))
         self.batches.append((step, Contents(samples, tokens)))
@@ -52,17 +55,20 @@ class Pass:
         self.batches = [batch for batch in self.batches if batch[0] != step]
 
     def forget_oldest(self, most: int) -> None:
-        """Keep the latest batches only."""
+        """Keep only the latest `most` batches."""
         del self.batches[:-most]
 
     def forget_steps(self, most: int) -> None:
-        """Keep the latest batches only, as asked for before the first step."""
+        """Keep only the latest `most` batches, as if they had been asked for before the first step."""
         self.batches[:] = [(0, contents) for _, contents in self.batches[-most:]]
 
     def _samples(self, batch: Any, asked: int | None) -> int | None:
-        """Return the samples of a batch of a stream, or of one that a data set made.
+        """Return the number of samples in a batch; None if unknown. `asked`: 1 or None.
 
-        A batch may have fewer samples than its loader states, such as the last one of a pass, if it shows that.
+        It is the number that was asked for, else the loader's batch size, with these exceptions. If there is neither,
+        the data set has made the batch. If it is 1, but the batch shows other sizes only, it is unknown. If the first
+        batch of the pass has shown this number by its shape, a batch that shows a smaller one, such as the last batch,
+        has as many samples as it shows.
         """
         stated = asked or self.loader.batch_size
         if stated is None:
@@ -79,16 +85,24 @@ class Pass:
         return smaller.pop() if len(smaller) == 1 else None
 
 
-# Stands for a pass over any loader that is drawn from without gradients: its batches are not counted.
+# Takes the place of a pass whose batches are drawn while gradients are disabled: they are not counted.
 EVALUATION_PASS = Pass(Loader(description={}, batch_size=None, length=None, ahead=0))
 
 
 def used_by_step(passes: Sequence[Pass]) -> dict[int, list[Contents]]:
     """Return the contents of the batches that each step used, by the number of the step.
 
-    Accelerate, timm and others ask in the first step of a pass for what every later step asks for and some more, to
-    have the next batch ready. Where all later steps ask for equally many, each uses so many, one after another, until
-    the next pass over the same loader begins; else a batch is used by the step that asks for it.
+    A batch may be used later than it is asked for: Accelerate, timm and others ask for more batches in the first step
+    of a pass than in each later one, to have the next batch ready. So if all later steps (except perhaps the last) ask
+    for the same number of batches, each step of the pass uses that number of batches, in their order. Batches that are
+    left when the next pass over the same loader begins are dropped. If later steps ask for different numbers, each step
+    uses the batches that it asks for. A pass that is too short to show this is like the other passes over its loader.
+
+    >>> drawn = Pass(Loader({}, batch_size=8, length=4, ahead=0))
+    >>> drawn.batches = [(1, "first"), (1, "second"), (2, "third"), (3, "fourth")]
+    >>> drawn.ended = 4
+    >>> used_by_step([drawn])
+    {1: ['first'], 2: ['second'], 3: ['third'], 4: ['fourth']}
     """
     used: dict[int, list[Contents]] = {}
     first_steps = _first_steps(passes)
@@ -105,9 +119,10 @@ def used_by_step(passes: Sequence[Pass]) -> dict[int, list[Contents]]:
 
 
 def asks_ahead(passes: Sequence[Pass]) -> bool:
-    """Return whether a script asks for batches before it uses the last.
+    """Return True if a script asks for the next batch before it uses the last one.
 
-    It does if the first step of any pass, that is long enough to see it, asks for more than each later one.
+    That is so if, in any pass, all later steps ask for the same number of batches and the first step asks for more.
+    Passes that are too short to show this do not count.
     """
     first_steps = _first_steps(passes)
     for drawn in passes:
@@ -123,7 +138,10 @@ def _first_steps(passes: Iterable[Pass]) -> set[int]:
 
 
 def _known_pace(passes: Iterable[Pass], first_steps: Container[int]) -> int:
-    """Return the batches that each step uses by the first pass that is long enough to see it; 0 if that is unsteady."""
+    """Return the number of batches that each step uses, by the first pass that is long enough to show it.
+
+    0 if its steps ask for different numbers, or if no pass is long enough.
+    """
     for drawn in passes:
         per_step = _batches_per_step(drawn, first_steps)
         if per_step is not None:
@@ -132,15 +150,16 @@ def _known_pace(passes: Iterable[Pass], first_steps: Container[int]) -> int:
 
 
 def _batches_per_step(drawn: Pass, first_steps: Container[int]) -> int | None:
-    """Return the batches that each step of a pass uses: 0 if that differs, None if the pass is too short to see it.
+    """Return the number of batches that each step of a pass uses; None if the pass is too short to show it.
 
-    `first_steps`: those in which passes begin.
+    0 if the steps between the first and the last ask for different numbers, or if the first step asks for fewer than
+    the second. `first_steps`: the steps in which passes begin.
     """
     batches = _batches_by_step(drawn)
     first = drawn.batches[0][0]
     last = drawn.batches[-1][0]
-    # Two steps are enough only if the script saw the end of the pass before it began another one, as scripts do that
-    # ask ahead: else the last step may have asked for fewer batches.
+    # One or two steps are enough only if the loader turned out to be exhausted in a step in which no pass begins, as in
+    # scripts that ask ahead. Otherwise the last step may have asked for fewer batches than it uses.
     if last <= first + 1 and (drawn.ended is None or drawn.ended in first_steps):
         return None
     per_step = batches[first + 1]
@@ -149,16 +168,19 @@ def _batches_per_step(drawn: Pass, first_steps: Container[int]) -> int | None:
 
 
 def _batches_by_step(drawn: Pass) -> Counter[int]:
-    """Return how many batches each step asked for."""
+    """Return the number of batches that each step asked for; 0 for steps that asked for none."""
     return Counter(step for step, _ in drawn.batches)
 
 
 def tokens_in(batch: Any) -> int | None:
-    """Return the number of tokens of a batch of texts; None of any other.
+    """Return the number of tokens in a batch of texts; None for any other batch.
 
-    They are the elements of its integers of shape (samples, length), less those that its mask of the same shape leaves
-    out. A mask on a GPU is not read, since that would wait for it. Under a name that other data have too, as torchtitan
-    gives them, they come with labels of the same shape.
+    The batch, or the first element of a pair of inputs and labels, is a mapping. It has the ids of tokens, which are
+    integers of shape (samples, length), under one of the keys `TOKENS`. Ids are not counted where the attention mask,
+    of the same shape, is 0. A mask on a GPU is not read, because that would wait for the GPU.
+
+    In a pair, the ids may also be under "input" or "inputs", as torchtitan's are. Other data have these names, too, so
+    the labels of a pair must be integers of the same shape.
 
     >>> ids = torch.zeros(2, 8, dtype=int)
     >>> tokens_in({"input_ids": ids}), tokens_in(({"input": ids}, ids)), tokens_in(({"input": ids}, ids[:, 0]))
@@ -181,7 +203,7 @@ def tokens_in(batch: Any) -> int | None:
 
 
 def _first_ids(inputs: Any, names: Iterable[str]) -> torch.Tensor | None:
-    """Return the value of the first of these names that a mapping has, if that may be the ids of tokens."""
+    """Return the value of the first of `names` that a mapping has, if it may be the ids of tokens; else None."""
     if not isinstance(inputs, Mapping):
         return None
     return _ids_or_none(next((inputs[name] for name in names if name in inputs), None))
@@ -196,13 +218,15 @@ def _ids_or_none(values: Any) -> torch.Tensor | None:
 
 
 def made_by_data_set(batch: Any) -> int | None:
-    """Return the samples of what a data set gives as a batch: the size that all its parts share, if any is a tensor.
+    """Return the number of samples in a batch that a data set has made: the one size that all its parts share.
+
+    None if they share no size or several, if no part is a tensor, or if a part is a single number or text.
 
     >>> made_by_data_set((torch.zeros(8, 3), torch.zeros(8))), made_by_data_set((torch.zeros(8, 3), 7))
     (8, None)
     """
     parts = [batch] if hasattr(batch, "shape") else list(_parts(batch))
-    # A number or a text beside tensors is of a single sample, which nobody has collated.
+    # A single number or text, next to tensors, belongs to a single sample: this is no batch.
     if not any(hasattr(part, "shape") for part in parts) or any(map(_is_single, parts)):
         return None
     sizes = shared_sizes(batch)
@@ -214,9 +238,9 @@ def _is_single(part: Any) -> bool:
 
 
 def first_sizes(batch: Any, levels: int = DEEPEST) -> set[int]:
-    """Return the first dimensions of all tensors of a batch, and 1 if there is a list of one.
+    """Return the first dimensions of all tensors of a batch, and 1 if it has a list or tuple of one element.
 
-    A batch of one sample shows a 1 somewhere, unless it shows nothing.
+    For a batch of one sample, 1 is among them, unless there are none.
 
     >>> first_sizes((torch.zeros(8, 3), torch.zeros(3, 8))), first_sizes([torch.zeros(8, 3)]), first_sizes("a text")
     ({8, 3}, {8, 1}, set())
@@ -261,7 +285,7 @@ def _first_dimension(shape: Any) -> set[int]:
 
 
 def _parts(batch: Any) -> Iterator[Any]:
-    """Yield what a list, tuple or mapping holds, as far as it is looked at."""
+    """Yield the first `MOST_PARTS` elements of a list or tuple, or values of a mapping; nothing for other objects."""
     if isinstance(batch, Mapping):
         parts: Iterable[Any] = batch.values()
     elif isinstance(batch, list | tuple):

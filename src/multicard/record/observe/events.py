@@ -1,4 +1,4 @@
-"""Events of the step that is open, from which its phases follow; see `phases`."""
+"""Keep the events of the open step; `phases` infers its phases from them."""
 
 from collections.abc import Callable, Mapping
 from threading import get_ident
@@ -32,9 +32,9 @@ VALUES_OF_EPOCHS = set(EPOCH_COLUMNS) - {"epoch"}
 
 
 class StepEvents:
-    """Takes the events of a step that is not recorded, and ignores them; `RecordedEvents` keeps them.
+    """Takes the events of a step that is not recorded, and ignores them. The subclass `RecordedEvents` keeps them.
 
-    So `Observer` reports every event without asking whether there is a recording.
+    So `Observer` can report every event, whether a step is recorded or not.
     """
 
     @property
@@ -43,15 +43,16 @@ class StepEvents:
         return False
 
     def note(self, event: str | None) -> None:
-        """Note that a phase begins, and the one before ends; or that one ends: `NO_PHASE` or `PASSED`."""
+        """Note an event of `phases`: the open phase ends and, unless the event is one of `ENDS`, another one begins."""
 
     def note_batch(self) -> None:
-        """Note that a loader gave a batch: its transfer begins, or the forward pass does."""
+        """Note that a loader gave a batch. Its transfer to the GPU begins or, without one, the forward pass."""
 
     def note_request(self, event: str, begins_draws: bool = False) -> None:
-        """Note that a loader is asked for a batch, and was for iterators since the event before for the same purpose.
+        """Note that a loader is asked for a batch, to train on (`DATA`) or for an `EVALUATION`.
 
-        `begins_draws`: it is the first batch of the step; `retract_draws` takes all from here on for a test.
+        Iterators that were asked for since the last event were for the same purpose. `begins_draws`: True if it is the
+        first batch of the step; `retract_draws` replaces all events from here on.
         """
 
     def note_evaluation(self) -> None:
@@ -61,35 +62,38 @@ class StepEvents:
         """Note that a loader of an evaluation is exhausted."""
 
     def iterator_asked(self, begins_pass: bool) -> None:
-        """Note that a loader is asked for an iterator, maybe to begin a pass of the loop."""
+        """Note that a loader is asked for an iterator. `begins_pass`: this may begin a pass over the training data."""
 
     def iterator_given(self) -> None:
-        """Note that the loader gave it."""
+        """Note that the loader gave the iterator, or raised."""
 
     def begin_pass(self, epoch: int) -> None:
-        """Begin the open step only now, with a pass over the data: what came since the last step is in none."""
+        """Note that a pass over the data begins, and that the open step begins with it.
+
+        What came between the end of the last step and the begin of the pass is in no step.
+        """
 
     def end_pass(self) -> None:
-        """Give all since the last step to that one: the loader of the loop is exhausted."""
+        """Note that the training data are exhausted. What came since the end of the last step becomes a part of it."""
 
     def retract_draws(self) -> None:
-        """Take what was noted since the first batch of the step was asked for as an evaluation."""
+        """Replace what was noted since the step's first batch was asked for by an evaluation: it was a test."""
 
     def keep_losses(self, losses: object) -> None:
-        """Keep what a backward pass begins from, if it is to be looked at."""
+        """Keep the tensors that a backward pass begins from, if the losses of this step will be checked."""
 
     def mark(self, event: str | None) -> None:
         """Note that the script marks the begin of a phase, or its end (`NO_PHASE`)."""
 
     def count(self, counts: Mapping[str, int | None]) -> None:
-        """Keep what the script says is in the step."""
+        """Keep the numbers of samples and tokens that the script states for the step."""
 
 
 NOT_RECORDED = StepEvents()
 
 
 class Request:
-    """When a loader was asked for an iterator, and when it gave it: None as long as it did not."""
+    """When a loader was asked for an iterator, and when it gave the iterator (None until then)."""
 
     __slots__ = ("asked", "given")
 
@@ -99,7 +103,7 @@ class Request:
 
 
 class BeforePass:
-    """What the open step was before a pass over the data began."""
+    """Start, epoch and events that the open step had before a pass over the data began."""
 
     __slots__ = ("epoch", "events", "start")
 
@@ -112,13 +116,15 @@ class BeforePass:
 class RecordedEvents(StepEvents):
     """Events of one recorded step after another, on the thread that trains.
 
-    Phases follow each other without overlap: what lies inside an update but belongs to another phase, such as the
-    passes of a closure, is of that one. `forward` is what lies before a backward pass since a batch, a backward pass or
-    another optimizer's update; without a loader it is unknown. On a GPU the first part of it is `transfer`: until the
-    script calls a module that has parameters, unless torch.compile is used or the batch is not the one computed on.
+    Phases follow each other without overlap. Another phase inside an update, such as the forward and backward passes of
+    a closure, does not count as time of the update. The phase `forward` is the time before a backward pass, since the
+    latest of these: a batch, another backward pass, another optimizer's update. Without a loader it is unknown.
+    On a GPU the time from the batch until the script calls a module that has parameters is not `forward`, but
+    `transfer`. There is no `transfer` where torch.compile is used, and none where the script asks for batches ahead,
+    because the batch that the loader gives is not the one that the script then computes on.
 
-    `settle_pass` is called between two passes, where time for reading the clock's marks is in no step; `pass_begins`
-    when the loop draws the first batch of a pass.
+    `settle_pass` is called between two passes, because the time for reading the clock's marks is in no step there.
+    `pass_begins` is called when the loop asks for the first batch of a pass.
     """
 
     def __init__(
@@ -129,35 +135,44 @@ class RecordedEvents(StepEvents):
         settle_pass: Callable[[], None],
         pass_begins: Callable[[], None],
     ):
-        self.marks_phases = False  # the script does
-        self.counts_itself = False  # the script says what is in its steps
-        self.losses: object = None  # what the last measured step's latest backward pass began from
+        self.marks_phases = False  # True once the script marks a phase
+        self.counts_itself = False  # True once the script states numbers of samples or tokens
+        # The tensors from which the latest backward pass of the last measured step began.
+        self.losses: object = None
         self.epochs: list[dict[str, Any]] = []  # rows of epochs.csv
         self._mark = clock.mark
         self._ranges = ranges
         self._on_gpu = on_gpu
         self._settle_pass = settle_pass
         self._pass_begins = pass_begins
-        # Ends the transfer of a batch; None where there is none.
+        # Ends the transfer of a batch when a module is called. None if transfers are not timed.
         self._first_call = FirstCall(lambda: self.note(FORWARD)) if on_gpu else None
-        self._unsettled: list[tuple[Step, list[PhaseEvent]]] = []  # whose phases are not worked out, or not for good
-        # Stands for the open step where there is none. It is in no record, so what it is given is dropped.
+        # Steps whose phases are not final yet, with their events; the open step is the last.
+        self._unsettled: list[tuple[Step, list[PhaseEvent]]] = []
+        # Takes the place of the open step while none is open. It is in no record, so what is added to it is dropped.
         self._no_step = Step(0, 1, "warmup", start=None)
         self._step = self._no_step
-        self._last = self._no_step  # the step that has ended last
+        self._last = self._no_step  # the latest step that has ended
         self._keeps_losses = False
-        self._is_within_pass = True  # else a pass may end before the step begins, and a test may follow
+        # False if the loader has given all batches of its pass, and the open step has drawn none. Then the pass may
+        # end, and a test may follow, before the step's work begins.
+        self._is_within_pass = True
         self._begin_events()
 
     def _begin_events(self) -> None:
         self._events: list[PhaseEvent] = []
         self._requests: list[Request] = []
-        self._is_range_open_early = False  # the range of a step that begins with a pass is open before it begins
+        # True while a range of the step is open that began when its iterator was asked for, before the pass begins.
+        self._is_range_open_early = False
         self._first_draw = 0  # number of events before the first batch of the step was asked for
         self._before_pass: BeforePass | None = None
 
     def begin(self, step: Step, is_within_pass: bool, keeps_losses: bool) -> None:
-        """Begin a step; `keeps_losses`: it is the one whose losses are looked at."""
+        """Begin a step.
+
+        `is_within_pass`: False if the loader has given all batches of its pass. `keeps_losses`: True if the losses of
+        this step will be checked.
+        """
         self._step = step
         self._keeps_losses = keeps_losses
         self._is_within_pass = is_within_pass
@@ -178,9 +193,9 @@ class RecordedEvents(StepEvents):
         return self._last
 
     def find_phases(self) -> int:
-        """Work out the phases of the steps that have ended and were not settled; return how many these are.
+        """Set the phases of the steps that have ended and are not settled; return the number of these steps.
 
-        Also called on another thread than the one that trains.
+        This is also called on another thread than the one that trains.
         """
         ended = [(step, events) for step, events in self._unsettled if step.end is not None]
         has_transfers = self._first_call is not None
@@ -189,10 +204,10 @@ class RecordedEvents(StepEvents):
         return len(ended)
 
     def settle_phases(self, asks_ahead: bool) -> None:
-        """Work out the phases of the steps that have ended for good.
+        """Set the final phases of the steps that have ended, and drop their events.
 
-        `asks_ahead`: the script asks for batches before it uses the last; then it may have moved a batch before it
-        asked for the next one, and its transfers are not seen.
+        `asks_ahead`: the script asks for the next batch before it uses the last one. Then it may have moved the batch
+        that it computes on before it asked for the next, so these steps and all later ones have no transfers.
         """
         if asks_ahead:
             self._first_call = None
@@ -201,10 +216,13 @@ class RecordedEvents(StepEvents):
     # Phases.
 
     def note(self, event: str | None) -> None:
-        """Append an event of now, unless nothing can be timed, or the script marks its phases."""
+        """Append an event at this moment, except while a CUDA graph is captured, in which nothing can be timed.
+
+        If the script marks its phases, an event that is inferred is not appended; it only ends an open `DATA` phase.
+        """
         if self._first_call is not None:
             self._first_call.stop()
-        if self._on_gpu and is_capturing():  # nothing can be timed in a CUDA graph
+        if self._on_gpu and is_capturing():
             return
         if self.marks_phases and event in INFERRED:
             if self._events and self._events[-1][0] == DATA:
@@ -221,7 +239,7 @@ class RecordedEvents(StepEvents):
             self._ranges.show(self._step.window, event, self._is_within_pass)
 
     def note_batch(self) -> None:
-        """Begin the transfer of the batch, until a module is called, or the forward pass."""
+        """Begin the transfer of the batch, which ends when a module is called; without transfers, the forward pass."""
         self._is_within_pass = True
         if self._first_call is None or self.marks_phases or has_compiled():
             self.note(FORWARD)
@@ -230,14 +248,14 @@ class RecordedEvents(StepEvents):
             self._first_call.wait()
 
     def mark(self, event: str | None) -> None:
-        """Append an event of now; from here on, phases are not inferred."""
+        """Append an event at this moment. From now on phases are not inferred."""
         self.marks_phases = True
         self._add(event)
 
     # Loaders.
 
     def iterator_asked(self, begins_pass: bool) -> None:
-        """Keep the moment until a batch is asked for, which shows for what the iterator was."""
+        """Keep this moment until a batch is asked for: only that shows whether the iterator is for an evaluation."""
         if self._on_gpu and is_capturing():
             return
         if begins_pass:
@@ -249,12 +267,12 @@ class RecordedEvents(StepEvents):
             self._is_range_open_early = True
 
     def iterator_given(self) -> None:
-        """Keep the moment, likewise."""
+        """Keep this moment, too, as the end of the latest request."""
         if self._requests:
             self._requests[-1].given = self._mark()
 
     def note_request(self, event: str, begins_draws: bool = False) -> None:
-        """Append what the iterators since the last event were for, and the request for the batch."""
+        """Append an event `event` for each iterator that was asked for since the last event, and one for the batch."""
         if begins_draws:
             self._first_draw = len(self._events)
         for request in self._requests:
@@ -264,7 +282,7 @@ class RecordedEvents(StepEvents):
         self.note(event)
 
     def begin_pass(self, epoch: int) -> None:
-        """Drop the events so far, and start the step where its iterator was asked for."""
+        """Drop the events so far, and start the step where its iterator was asked for (if that was seen, else now)."""
         step = self._step
         self._is_within_pass = True
         self._before_pass = BeforePass(step, self._events)
@@ -278,10 +296,11 @@ class RecordedEvents(StepEvents):
         step.start = self._requests[0].asked if self._requests else self._mark()
 
     def end_pass(self) -> None:
-        """Move the events so far to the last step, unless it is written or does not end where this one starts."""
+        """Move the events so far to the last step, unless it is settled, or does not end where the open step starts."""
         last = self._last
         is_settled = last.settled is not None  # and so may be written already
-        # Between steps that are apart lies work of ours, or the end of a pass.
+        # If the open step does not start where the last one ends, work of multicard's own, or the end of a pass, lies
+        # between them.
         if not self._events or is_settled or last.end is not self._step.start:
             return
         _, events_of_last = self._unsettled[-2]
@@ -307,13 +326,12 @@ class RecordedEvents(StepEvents):
             self.note(EVALUATED)
 
     def retract_draws(self) -> None:
-        """Replace the events since the first batch of the step by an evaluation, and undo `begin_pass`."""
+        """Replace the events since the step's first batch was asked for by an evaluation, and undo `begin_pass`."""
         tested = self._events[self._first_draw :]
         if tested:
             evaluation: list[PhaseEvent] = [(EVALUATION, tested[0][1])]
-            if (
-                tested[-1][0] is NO_PHASE
-            ):  # else the pass was broken off, and the evaluation goes on until the next event
+            # Otherwise the pass was broken off, and the evaluation goes on until the next event.
+            if tested[-1][0] is NO_PHASE:
                 evaluation.append((EVALUATED, tested[-1][1]))
             self._events[self._first_draw :] = evaluation
             self._undo_pass()
@@ -327,23 +345,25 @@ class RecordedEvents(StepEvents):
             self._step.epoch = before.epoch
             self._events[:0] = before.events
 
-    # What the script says.
+    # Losses, counts and values from the script.
 
     def keep_losses(self, losses: object) -> None:
-        """Keep them in the last measured step."""
+        """Keep the losses if the open step is the last measured one."""
         if self._keeps_losses:
             self.losses = losses
 
     def count(self, counts: Mapping[str, int | None]) -> None:
-        """Count samples and tokens of the step as the script does."""
+        """Keep the counts that the script states for the open step, unless all are None."""
         if any(count is not None for count in counts.values()):
             self.counts_itself = True
             self._step.counts |= counts
 
     def log(self, values: Mapping[str, Any], weight: float, epoch: int, has_begun_work: bool) -> None:
-        """Keep values of the open step, or of the one before if it has not begun its work; or of an epoch.
+        """Keep values that the script logs.
 
-        Values of a step that is not recorded, such as one that is captured as a CUDA graph, are dropped.
+        If any is a column of epochs.csv, all become a row of that table. Otherwise they are values of the open step if
+        `has_begun_work`, else of the last step that has ended. Values of a step that is not recorded, such as one that
+        is captured as a CUDA graph, are dropped.
         """
         if not values.keys().isdisjoint(VALUES_OF_EPOCHS):
             self.epochs.append({"epoch": epoch, **values})
@@ -352,24 +372,24 @@ class RecordedEvents(StepEvents):
         for name in step.values.keys() & values.keys():
             value = values[name]
             step.values[name].append((weight, value if callable(value) else torch.as_tensor(value).detach()))
-        if step.settled is not None:  # the last one of a window
+        if step.settled is not None:  # the step's row exists already, as after the last step of a window
             step.settled |= step.means()
 
 
 class FirstCall:
-    """Calls `callback` when this thread next calls a module that has parameters, if it is waited for.
+    """Calls `callback` once after each `wait`, when this thread next calls a module that has parameters.
 
-    The hook is there only so long, since with it every call of a module would cost more. Where torch.compile is used it
-    must not be: that would compile the hook, too.
+    A hook for calls of modules is registered only during this time, because it makes every call slower. `wait` must not
+    be called where torch.compile is used, because that would compile the hook, too.
     """
 
     def __init__(self, callback: Callable[[], None]):
         self._callback = callback
         self._thread = get_ident()
-        self._handle: RemovableHandle | None = None  # while the hook is there
+        self._handle: RemovableHandle | None = None  # None while no hook is registered
 
     def wait(self) -> None:
-        """Wait for the next call."""
+        """Wait for the next call of a module."""
         self.stop()
         self._handle = register_module_forward_pre_hook(self._called)
 
@@ -380,7 +400,7 @@ class FirstCall:
             self._handle = None
 
     def _called(self, module: nn.Module, _inputs: Any) -> None:
-        # Augmentation and losses are modules as well, but have no parameters.
+        # Augmentation and losses are modules as well, but have no parameters: they do not end the wait.
         if get_ident() == self._thread and next(module.parameters(), None) is not None:
             self.stop()
             self._callback()

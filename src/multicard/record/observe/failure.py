@@ -1,4 +1,4 @@
-"""Describe the error that ends a rank, as rank.json has it, and leave word of one before there were steps."""
+"""Describe the error that ends a rank, as rank.json has it, and write down an error that comes before any step."""
 
 import os
 import sys
@@ -47,10 +47,10 @@ def facts_of_process(rank: int) -> dict[str, Any]:
 
 
 def write_failure(error: BaseException, note_process: Callable[..., None], job: dict[str, Any]) -> None:
-    """Leave word of an error before the first update: in rank.json of a rank, else in process.json.
+    """Write an error that came before the first update to process.json and, if this process is a rank, to rank.json.
 
-    A process without a rank may be a launcher, whose error only says that a rank had one. A process that a rank started
-    inherits its number, and may fail without the rank doing so.
+    A process that is no rank may be a launcher, whose error only says that a rank had one. A process that a rank has
+    started inherits the rank's number. It writes no rank.json, because it may fail although the rank does not.
     """
     rank = rank_of_process() if _is_rank(job["observe"]) else None
     failure = describe_failure(error, rank)
@@ -60,7 +60,11 @@ def write_failure(error: BaseException, note_process: Callable[..., None], job: 
 
 
 def _is_rank(stated: dict[str, Any]) -> bool:
-    """True if this process is a rank though it has not updated: by a launcher, a process group or its program."""
+    """True if this process, which has not updated, is a rank.
+
+    It is one if a launcher gave it a rank, if it has a process group, or if the job has a single rank and this process
+    runs the job's program (and a user's program has not started it by multiprocessing).
+    """
     is_started_by_script = stated["is_user_program"] and parent_process() is not None
     runs_program = not _names_of_program().isdisjoint(stated["program"])
     if stated["ranks"] == 1 and runs_program and not is_started_by_script:
@@ -69,7 +73,7 @@ def _is_rank(stated: dict[str, Any]) -> bool:
 
 
 def _names_of_program() -> set[str]:
-    """Return the file that this process runs, and its module if Python was given one (-m)."""
+    """Return the file name of what this process runs, and its module if Python was given one (-m)."""
     names = {Path(sys.argv[0]).name}
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
     if spec:
@@ -80,7 +84,8 @@ def _names_of_program() -> set[str]:
 def describe_failure(error: BaseException, rank: int | None) -> dict[str, Any]:
     """Return `outcome` and `reason` of a rank that an error ends.
 
-    To be called while the traceback of the error holds what was allocated: memory is judged by what is free now.
+    Call this while the traceback of the error still keeps the tensors of the script alive, because whether memory ran
+    out is judged by the memory that is free now.
     """
     memory = fullest_gpu()
     if is_out_of_memory(error, memory):
@@ -95,7 +100,11 @@ def describe_failure(error: BaseException, rank: int | None) -> dict[str, Any]:
 
 
 def describe_error(error: BaseException, memory: GpuMemory | None = None) -> str:
-    r"""Return an error in one line; an error about memory with its numbers, else with those of the fullest GPU.
+    r"""Return an error in one line.
+
+    The text of an error that PyTorch's allocator raises is complete, because it has numbers of the memory. Any other
+    text is shortened to `LONGEST_MESSAGE` characters and, if it may be about the memory of a GPU, followed by `memory`,
+    which is that of the fullest GPU.
 
     >>> describe_error(ValueError("no such\nthing"))
     'ValueError: no such thing'
@@ -110,7 +119,7 @@ def describe_error(error: BaseException, memory: GpuMemory | None = None) -> str
 
 
 def _shorten(text: str) -> str:
-    """Keep both ends of a worker's traceback: the head shows where, the tail which error."""
+    """Keep both ends of a text. In a worker's traceback, the head shows the place and the tail shows the error."""
     half = LONGEST_MESSAGE // 2
     head = text[:half]
     tail = text[-half:]

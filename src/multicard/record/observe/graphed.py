@@ -1,12 +1,13 @@
-"""Steps without the host's work: one is captured as a CUDA graph, and replayed from then on without the script.
+"""Steps without the host's work: one step is captured as a CUDA graph, and then replayed without the script.
 
-The last step of the warm-up is captured, from the end of one update to the end of the next, and so must not wait for
-the GPU. PyTorch warns of waits. The warnings of the steps before show which steps wait: none where a script has no such
-line, and some where it logs now and then. What else PyTorch asks for in its notes on CUDA graphs: a side stream before
-a backward pass first meets the parameters, optimizers that are `capturable`, and eleven steps of
-DistributedDataParallel before.
+The last step of the warm-up is captured, from the end of one update to the end of the next. A step can only be captured
+if it does not wait for the GPU. PyTorch warns of each wait, so the warnings in earlier steps show which later steps are
+likely to wait: a script that logs now and then waits in some steps only.
 
-An error that says why it cannot be done ends the script: `NotLeftOut`.
+PyTorch's notes on CUDA graphs demand three more things: a side stream before the first backward pass of the parameters,
+optimizers that are `capturable`, and eleven earlier steps with DistributedDataParallel.
+
+If a step cannot be captured, `NotLeftOut` ends the script and says why.
 """
 
 import contextlib
@@ -32,10 +33,10 @@ from multicard.record.observe.recording import Recording, compare_exchanges
 from multicard.record.observe.replace import is_compiling, replace
 from multicard.record.out_of_memory import is_out_of_memory
 
-FIRST_REPLAYED = 2  # number of the step that gets a batch of those before it, which lie on the GPU
-SYNCHRONIZES = "called a synchronizing CUDA operation"  # PyTorch's warning
-MOST_POSTPONED = 3  # steps by which the capture is postponed to find one without a wait
-# Frames of code in these are no lines of the script.
+FIRST_REPLAYED = 2  # number of the first step that gets a kept batch, which lies on the GPU
+SYNCHRONIZES = "called a synchronizing CUDA operation"  # how PyTorch's warning of a wait for the GPU begins
+STEPS_CONSIDERED = 3  # number of steps in a row that are considered for the capture, to find one without a wait
+# Code in a file whose path begins with one of these is not the script's.
 NOT_OF_SCRIPT = (f"{Path(torch.__file__).parent}{os.sep}", f"{Path(__file__).parents[1]}{os.sep}", warnings.__file__)
 
 
@@ -43,11 +44,11 @@ class Graphed:
     """Captures and replays the steps of this process; made by `hooks`, used by `Observer`."""
 
     def __init__(self) -> None:
-        self.is_open = False  # a step is being captured
-        self.counts: dict[str, Any] = {}  # what the script says is in its steps
+        self.is_open = False  # True while a step is being captured
+        self.counts: dict[str, Any] = {}  # samples and tokens of a step, as the script states them
         self._waits = Waits()
         self._prepared_optimizers = WeakSet[Any]()
-        self._replays_own_graphs = False  # the script does
+        self._replays_own_graphs = False  # True once the script replays a CUDA graph of its own
         self._captured: CapturedStep | None = None
         self._side_stream: torch.cuda.Stream | None = None
         self._forward_hook = register_module_forward_pre_hook(self._note_call)
@@ -72,7 +73,10 @@ class Graphed:
             self._leave_default_stream(module.parameters())
 
     def _leave_default_stream(self, parameters: Iterable[torch.Tensor]) -> None:
-        """Have this thread work on a side stream of the GPU of these parameters from now on."""
+        """Have this thread work on a side stream of the GPU of these parameters from now on.
+
+        Only the first call with a parameter on a GPU does so. A thread that is on a side stream already stays there.
+        """
         gpu = next((parameter.device for parameter in parameters if parameter.is_cuda), None)
         if self._side_stream is not None or gpu is None:
             return
@@ -85,7 +89,7 @@ class Graphed:
             torch.cuda.set_stream(self._side_stream)
 
     def prepare(self, optimizer: Any) -> None:
-        """Have an optimizer keep on the GPU what it counts, where it can."""
+        """Have an optimizer keep its step counts on the GPU (`capturable`), if it can and its parameters are there."""
         if optimizer in self._prepared_optimizers:
             return
         self._prepared_optimizers.add(optimizer)
@@ -101,9 +105,10 @@ class Graphed:
     # The warm-up.
 
     def captures(self, recording: Recording) -> bool:
-        """Begin to capture the step that comes and return True, if it is the one for that; else watch it.
+        """Begin to capture the next step and return True, if it is the one to capture; else watch it and return False.
 
-        Raises `NotLeftOut` if its work cannot be captured.
+        That is the last step of the warm-up. If any rank is expected to wait for the GPU in it, the warm-up becomes
+        longer. Raises `NotLeftOut` if the work of a step cannot be captured.
         """
         plan = recording.plan
         step = recording.loop.step
@@ -143,14 +148,14 @@ class Graphed:
     # The captured step, and all later ones.
 
     def make_steps(self, recording: Recording) -> None:
-        """End the capture, and make the captured step and all others by replaying it."""
+        """End the capture, and make the captured step and all later steps by replaying it."""
         captured = self._captured
         if captured is None:
             return
         self._end_capture(captured)
         if recording.barrier is not None:
             recording.barrier.wait()  # a replay would wait for ever for a rank that failed
-        # Replays are not counted, so what the captured step exchanged is what each of them does.
+        # The counters of exchanges do not see replays. Each replay exchanges what was counted during the capture.
         exchanged = compare_exchanges(captured.exchanges_before, exchanges())
         loop = recording.loop
         recording.replayed_from = loop.step
@@ -170,7 +175,10 @@ class Graphed:
         self.is_open = False
 
     def explained(self, error: BaseException | None) -> BaseException | None:
-        """Return the error that ends the script, or that a step cannot be captured because of it."""
+        """Return the error to report for `error`, which ends the script; None for None.
+
+        While a step is being captured this is a `NotLeftOut` that quotes the error, unless memory ran out.
+        """
         if not self.is_open or self._captured is None:
             return error
         with contextlib.suppress(Exception):  # the capture has failed
@@ -186,7 +194,10 @@ class Graphed:
 
 
 def _first_about_capture(error: BaseException) -> BaseException:
-    """Return the first error about the capture: what a script does in the end may fail, too, since the capture has."""
+    """Return the earliest error about the capture, of those that led to `error`; `error` if none is.
+
+    Later ones only follow from it, because what a script does as it ends fails during a capture, too.
+    """
     chain = [error]
     while (context := chain[-1].__context__) is not None:
         chain.append(context)
@@ -199,7 +210,7 @@ class CapturedStep:
     def __init__(self, gpu: torch.device) -> None:
         self.exchanges_before = exchanges()
         self.graph = torch.cuda.CUDAGraph()
-        # Threads of loaders, and of process groups, may go on.
+        # "thread_local" allows other threads, such as those of loaders and process groups, to use CUDA in the meantime.
         self._capture = torch.cuda.graph(
             self.graph, stream=torch.cuda.current_stream(gpu), capture_error_mode="thread_local"
         )
@@ -214,29 +225,29 @@ class CapturedStep:
 
 
 class Waits:
-    """Lines of the script that wait for the GPU, as PyTorch warns of them."""
+    """Notes which lines of the script wait for the GPU, by PyTorch's warnings."""
 
     def __init__(self) -> None:
-        self.steps_of_lines: dict[str, list[int]] = {}  # steps in which a line waits
+        self.steps_of_lines: dict[str, list[int]] = {}  # for each line, the numbers of the steps in which it waited
         self._step = 0  # number of the step that is watched
-        self._plain_show: Callable[..., None] | None = None  # `warnings.showwarning`, while it is replaced
+        self._plain_show: Callable[..., None] | None = None  # `warnings.showwarning` once it is replaced
 
     def watch(self, step: int) -> None:
-        """Note where the step that begins waits for the GPU."""
+        """Note where the step that begins waits for the GPU; `step`: its number."""
         self._step = step
-        if step == 1:  # waits before the first step are of no step
+        if step == 1:  # waits before the first step belong to no step
             self.steps_of_lines.clear()
         if self._plain_show is None:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # it says that it is a prototype
+                warnings.simplefilter("ignore")  # PyTorch warns that this mode is a prototype
                 torch.cuda.set_sync_debug_mode("warn")
             self._plain_show = warnings.showwarning
             warnings.showwarning = self._note_warning
-        # Again and again: the script may have filters, and the last one counts.
+        # Set again in each step, because the script may add filters, and the latest one decides.
         warnings.filterwarnings("always", message=SYNCHRONIZES)
 
     def stop(self) -> None:
-        """Note no more."""
+        """Stop noting waits."""
         torch.cuda.set_sync_debug_mode("default")
         if self._plain_show is not None:
             warnings.showwarning = self._plain_show
@@ -260,7 +271,10 @@ class WaitingLine(NamedTuple):
     last: int
 
     def is_expected_in(self, step: int, first: int) -> bool:
-        """True if the line waits in a step as often as it did the last time, unless it is late by the step `first`."""
+        """True if the line will wait in the step `step` if it goes on with the interval of its last two waits.
+
+        False if its next wait was due before the step `first`: then the line has lost that rhythm.
+        """
         period = self.last - self.last_but_one
         is_late = self.last + period < first
         return not is_late and (step - self.last) % period == 0
@@ -269,18 +283,19 @@ class WaitingLine(NamedTuple):
 def postponed_steps(first: int, waits_of_ranks: Iterable[Mapping[str, list[int]]]) -> int:
     """Return by how many steps to postpone the capture from the step `first`, so that no rank waits in it.
 
-    `waits_of_ranks`: the steps in which lines of the script waited so far, for each rank.
+    `waits_of_ranks`: for each rank, the steps in which each line of the script waited so far. A line that has waited
+    only once is not expected to wait again.
 
     >>> postponed_steps(12, [{"train.py:7": [4, 8]}]), postponed_steps(12, [{"train.py:7": [8]}])
     (1, 0)
 
-    Raises `NotLeftOut` if the script waits in each of the next steps.
+    Raises `NotLeftOut` if a rank is expected to wait in each of `STEPS_CONSIDERED` steps.
     """
     lines = [
         WaitingLine(line, *steps[-2:]) for waits in waits_of_ranks for line, steps in waits.items() if len(steps) > 1
     ]
     waiting: set[str] = set()
-    for step in range(first, first + MOST_POSTPONED):
+    for step in range(first, first + STEPS_CONSIDERED):
         waiting = {line.line for line in lines if line.is_expected_in(step, first)}
         if not waiting:
             return step - first
@@ -288,9 +303,9 @@ def postponed_steps(first: int, waits_of_ranks: Iterable[Mapping[str, list[int]]
 
 
 def line_of_script(frames: Iterable[Any]) -> str | None:
-    """Return the first frame that is of the script, as `train.py:41`; None if none is.
+    """Return file and line of the first frame that is the script's, such as "train.py:41"; None if none is.
 
-    `frames`: with their lines, the innermost first.
+    `frames`: pairs of a frame and its line number, the innermost first.
     """
     for frame, line in frames:
         name = frame.f_code.co_filename

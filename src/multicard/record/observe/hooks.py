@@ -1,7 +1,8 @@
 """Hooks into PyTorch's optimizers, gradient scalers, data loaders and backward pass.
 
-PyTorch has hooks for optimizers alone; an update that a gradient scaler skips, a wait for a batch and a backward pass
-have none. So functions of PyTorch are replaced by ones that call them and report to the observer.
+PyTorch has hooks for optimizers only. It has none for an update that a gradient scaler skips, for a wait for a batch,
+or for a backward pass. So functions of PyTorch are replaced by functions that call the original and report to the
+observer.
 """
 
 import contextlib
@@ -26,13 +27,14 @@ from multicard.record.observe.ranks import BETWEEN_TWO, messages, world_size
 from multicard.record.observe.replace import is_compiling, replace
 
 COMPILER: Any = torch._C._dynamo.eval_frame
-DESCRIBED = WeakKeyDictionary[Any, tuple[Loader | None, int]]()  # loaders, and for how many ranks
+# For each loader, its description (None if it cannot be described), and the number of ranks when it was described.
+DESCRIBED = WeakKeyDictionary[Any, tuple[Loader | None, int]]()
 
 
 def install(note_process: Callable[..., None], job: str) -> None:
     """Watch this process from now on; `note_process` adds facts to its process.json, `job` is the path of job.json."""
     OBSERVER.begin(note_process, job)
-    # First, since a later `hidden_from_compiler` replaces the rule for a function of this module.
+    # This comes first, because `hidden_from_compiler` then sets a stricter rule for one function of this module.
     _hide_hooks_from_compiler()
     _watch_optimizers()
     _watch_scalers()
@@ -45,9 +47,9 @@ def install(note_process: Callable[..., None], job: str) -> None:
 
 
 def hidden_from_compiler(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that calls a method of the observer, and what that calls, without torch.compile.
+    """Return a function that does what `method` does, such that torch.compile compiles neither it nor what it calls.
 
-    As `torch.compiler.disable` does, which would import torch._dynamo into every script.
+    `torch.compiler.disable` does the same, but would import torch._dynamo into every script.
     """
     if hasattr(COMPILER, "set_code_exec_strategy"):
         skip = COMPILER._FrameAction.SKIP
@@ -80,7 +82,7 @@ def _call(plain: Callable[..., Any], arguments: Any, options: Any, report_end: C
 
 
 def _watch_optimizers() -> None:
-    """Watch `step` of every optimizer, where PyTorch itself wraps it to call its hooks."""
+    """Watch `step` of every optimizer, by replacing the function with which PyTorch wraps it to call its own hooks."""
     base: Any = torch.optim.Optimizer
     begins = hidden_from_compiler(OBSERVER.update_begins)
     ends = hidden_from_compiler(OBSERVER.update_ends)
@@ -93,7 +95,7 @@ def _watch_optimizers() -> None:
         def watched(*arguments: Any, **options: Any) -> Any:
             if is_compiling():
                 result = plain(*arguments, **options)
-                OBSERVER.updated_in_graph = arguments[0]  # torch.compile does so after each run of the graph
+                OBSERVER.updated_in_graph = arguments[0]  # torch.compile sets this after each run of the graph
                 return result
             closure = options.get("closure", arguments[1] if len(arguments) > 1 else None)
             begins(callable(closure))
@@ -110,7 +112,7 @@ def _watch_optimizers() -> None:
 
 
 def _watch_scalers() -> None:
-    """Watch gradient scalers, since an update that they skip is the end of a step too."""
+    """Watch gradient scalers, because an update that they skip ends a step, too."""
     begins = hidden_from_compiler(OBSERVER.update_begins)
     ends = hidden_from_compiler(OBSERVER.update_ends)
 
@@ -124,7 +126,7 @@ def _watch_scalers() -> None:
 
 
 def _watch_backward() -> None:
-    """Watch the backward pass, which `Tensor.backward` calls by this name, and `torch.autograd.grad`."""
+    """Watch `torch.autograd.backward`, which `Tensor.backward` calls, and `torch.autograd.grad`."""
     begins = hidden_from_compiler(OBSERVER.backward_begins)
     ends = hidden_from_compiler(OBSERVER.backward_ends)
     gradients_end = hidden_from_compiler(OBSERVER.gradients_end)
@@ -142,7 +144,7 @@ def _watch_backward() -> None:
 
 
 def _watch_loaders() -> None:
-    """Watch the iterators of loaders, those of subclasses included, such as torchdata's."""
+    """Watch the iterators of PyTorch's loaders and of their subclasses, such as torchdata's."""
     _watch_making_of_iterators()
     _watch_batches()
 
@@ -169,14 +171,14 @@ def _watch_making_of_iterators() -> None:
         return iterate(plain, loader, False)
 
     def watch_subclass(loader_class: type) -> None:
-        """Watch `__iter__` of loaders that define their own, such as torchdata's, from their second pass on."""
+        """Watch `__iter__` of a subclass that defines its own, such as torchdata's, from its next pass on."""
         for ancestor in loader_class.__mro__:
             if ancestor in watched or not issubclass(ancestor, dataloader.DataLoader):
                 continue
             defined = vars(ancestor).get("__iter__")
             if isinstance(defined, FunctionType):
                 watched.add(ancestor)
-                if not isgeneratorfunction(defined):  # a call of a generator function does nothing yet
+                if not isgeneratorfunction(defined):  # a call of a generator function runs none of its code yet
                     replace(ancestor, "__iter__", iterate_other)
 
     def begin(plain: Callable[..., Any], iterator: Any, loader: Any, *arguments: Any, **options: Any) -> None:
@@ -218,7 +220,7 @@ def _watch_batches() -> None:
         return batch
 
     def next_index(plain: Callable[..., Any], iterator: Any) -> Any:
-        """Note what is asked of data sets: that gives the samples of a batch, whatever it looks like."""
+        """Note the index that a data set is asked for. It shows the samples of a batch, whatever the batch is like."""
         index = plain(iterator)
         note(iterator, index)
         return index
@@ -229,9 +231,10 @@ def _watch_batches() -> None:
 
 
 def _describe(loader: Any) -> Loader | None:
-    """Describe a loader, which may be anything; None if it cannot be described.
+    """Return the description of a loader, which may be any object; None if it cannot be described.
 
-    Of a loader that was described before only its length is asked for again.
+    A loader is described once. Later calls only read its length again, unless it had none. It is described anew if the
+    number of ranks has changed, or if it could not be described.
     """
     ranks = world_size()
     earlier, ranks_then = read_or_none(lambda: DESCRIBED.get(loader)) or (None, None)
@@ -240,13 +243,13 @@ def _describe(loader: Any) -> Loader | None:
             return earlier
         return earlier._replace(length=read_or_none(lambda: len(loader)))
     description = read_or_none(lambda: loader_of(loader, ranks))
-    with contextlib.suppress(TypeError):  # one without a hash
+    with contextlib.suppress(TypeError):  # the loader has no hash
         DESCRIBED[loader] = description, ranks
     return description
 
 
 def _watch_messages() -> None:
-    """Watch messages between two ranks, as of a pipeline; collectives are counted by PyTorch."""
+    """Count the messages between two ranks, such as those of a pipeline. PyTorch itself counts only collectives."""
     if not dist.is_available():
         return
 
@@ -259,12 +262,13 @@ def _watch_messages() -> None:
 
 
 def _ablate(stated: dict[str, Any]) -> None:
-    """Have the run go without the parts that job.json names."""
+    """Have the run go without the parts that job.json names; `stated`: `observe` of job.json."""
     parts = stated.get("ablate") or ()
     if COMMUNICATION in parts:
         leave_out_communication(lambda: OBSERVER.process.loop.step > 0)
     if LOADER not in parts:
         return
+    # Number of the first step that gets kept batches.
     first_replayed = max(1, stated["warmup_steps"] - 1)
     if HOST in parts:
         from multicard.record.observe.graphed import FIRST_REPLAYED, Graphed
@@ -282,7 +286,7 @@ def _ablate(stated: dict[str, Any]) -> None:
 
 
 def _hide_hooks_from_compiler() -> None:
-    """Have torch.compile leave the functions of this module and `replace` alone, but not what they call."""
+    """Have torch.compile skip the functions of this module and of `replace`, but still compile what they call."""
     skip = getattr(COMPILER, "skip_code", None)
     if skip is None:  # newer releases have it in torch._dynamo, whose import takes seconds
         leave_alone = COMPILER._FrameExecStrategy(COMPILER._FrameAction.SKIP, COMPILER._FrameAction.DEFAULT)
@@ -296,4 +300,4 @@ def _hide_hooks_from_compiler() -> None:
         constant = waiting.pop()
         if isinstance(constant, CodeType) and constant.co_filename in files:
             skip(constant)
-            waiting += constant.co_consts  # the functions within a function
+            waiting += constant.co_consts  # among them the code of functions defined inside this one

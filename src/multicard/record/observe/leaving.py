@@ -22,21 +22,25 @@ from multicard.record.observe.recording import Recording
 
 
 def leave_in_order(recording: Recording, replay: Replay | None) -> NoReturn:
-    """Leave the record of a rank that has made all its steps, and ask the script to end.
+    """Write the record of a rank that has made all its steps, wait for the other ranks, and ask the script to end.
 
-    `replay`: of a run that goes without loading. Raises `SystemExit`; a script that does not end by that is ended.
+    `replay`: None unless the run goes without loading. Raises `SystemExit`. A process that still runs `process.LIMIT_S`
+    seconds later is ended.
     """
     recording.settle()
     _write(recording, _outcome_of_measured(recording, replay), replay)
     if recording.barrier is not None:
-        with contextlib.suppress(Exception):  # the store may be gone already with the rank that had it
+        with contextlib.suppress(Exception):  # the process of the rank that has the store may have ended already
             recording.barrier.wait()
     after_limit(lambda: leave_now(0))
     raise SystemExit(0)
 
 
 def _outcome_of_measured(recording: Recording, replay: Replay | None) -> dict[str, Any]:
-    """Return outcome and reason of a rank whose measured steps are complete."""
+    """Return outcome and reason, for rank.json, of a rank that has made all measured steps.
+
+    It has failed if the measured steps had a part that the run was to go without.
+    """
     part = find_part_not_left_out(recording.stated, replay, recording.exchanged)
     if part is not None:
         return outcome_of_rank("failed", part.reason(recording.rank))
@@ -44,9 +48,10 @@ def _outcome_of_measured(recording: Recording, replay: Replay | None) -> dict[st
 
 
 def leave_early(recording: Recording, error: BaseException | None, replay: Replay | None) -> None:
-    """Leave the record of a rank that ends before it has made all its steps, because of an error or by itself."""
+    """Write the record of a rank that ends before it has made all its steps, by `error`, or by itself (None)."""
     outcome = _outcome_of_early_end(recording, error, replay)
-    # First without the steps: the GPU may wait for ever for a rank that will not come.
+    # rank.json is first written without what the steps show: `settle` waits for the GPU, which may wait for ever for a
+    # rank that has ended.
     write_json(recording.record_path, {**outcome, **facts_of_process(recording.rank)})
 
     def release_and_exit() -> NoReturn:
@@ -55,7 +60,7 @@ def leave_early(recording: Recording, error: BaseException | None, replay: Repla
         finally:
             leave_now(0 if error is None else 1)
 
-    timer = after_limit(release_and_exit)
+    timer = after_limit(release_and_exit)  # called only if `settle` takes longer than `process.LIMIT_S` seconds
     with contextlib.suppress(Exception):  # a GPU that failed gives no times
         recording.settle()
     timer.cancel()
@@ -64,9 +69,10 @@ def leave_early(recording: Recording, error: BaseException | None, replay: Repla
 
 
 def _outcome_of_early_end(recording: Recording, error: BaseException | None, replay: Replay | None) -> dict[str, Any]:
-    """Return outcome and reason of a rank that has not made all its steps.
+    """Return outcome and reason, for rank.json, of a rank that has not made all its steps.
 
-    One that ends by itself, or because another one did so, has completed if its measured steps are: without a trace.
+    A rank that ends by itself, or because another rank has left, counts as completed if it has made all measured steps.
+    Only its trace is missing: its profiler is stopped, and the reason is printed and kept for rank.json.
     """
     rank = recording.rank
     ends_by_itself = error is None or isinstance(error, RankLeft)
@@ -80,7 +86,7 @@ def _outcome_of_early_end(recording: Recording, error: BaseException | None, rep
         return outcome_of_rank("failed", Reason("steps_disagree", rank, step=recording.steps + 1))
     if error is not None:
         return describe_failure(error, rank)
-    # The first update ended no step, but users count it.
+    # The first update ended no step, but users count it as one.
     updates = recording.steps + 1
     needed = recording.plan.measured_end + 1
     return outcome_of_rank("failed", Reason("too_few_steps", rank, steps=updates, needed_steps=needed))
@@ -98,15 +104,15 @@ def _why_no_trace(recording: Recording) -> str:
 
 
 def _release_others(recording: Recording) -> None:
-    """Have ranks that wait for this one go on."""
+    """Have ranks that wait for this one stop waiting; they get `RankLeft`."""
     if recording.barrier is not None:
         with contextlib.suppress(Exception):
             recording.barrier.leave()
 
 
 def _write(recording: Recording, outcome: Mapping[str, Any], replay: Replay | None) -> None:
-    """Write the steps, the epochs and rank.json."""
-    recording.timer.cancel()
+    """Write steps.csv, epochs.csv (if the script logged values of epochs) and rank.json."""
+    recording.timer.cancel()  # it would write steps.csv, too
     loaders = _describe_loaders(recording)
     _count_contents(recording, has_loaders=bool(loaders))
     recording.recorder.write(recording.scratch / rank_file(STEPS, recording.rank))
@@ -137,7 +143,7 @@ def _write(recording: Recording, outcome: Mapping[str, Any], replay: Replay | No
 
 
 def _describe_loaders(recording: Recording) -> list[dict[str, Any]]:
-    """Return the descriptions of the loaders that the steps drew from, without duplicates."""
+    """Return the descriptions of the loaders from which recorded steps drew, without duplicates."""
     descriptions: list[dict[str, Any]] = []
     for drawn in recording.loop.passes:
         is_of_step = any(0 < step <= recording.steps for step, _ in drawn.batches)
@@ -147,7 +153,11 @@ def _describe_loaders(recording: Recording) -> list[dict[str, Any]]:
 
 
 def _count_contents(recording: Recording, has_loaders: bool) -> None:
-    """Give each step the samples and tokens of the batches that it used, unless the script counts them."""
+    """Set samples and tokens of each step from the batches that it used, unless the script states its counts.
+
+    Samples are None if no step drew from a loader, or if a batch of the step has unknown samples. Tokens are None if no
+    batch of any step has known tokens, or if a batch of the step has unknown tokens.
+    """
     if recording.events.counts_itself:
         return
     used = used_by_step(recording.loop.passes)
@@ -155,6 +165,7 @@ def _count_contents(recording: Recording, has_loaders: bool) -> None:
     for row in recording.recorder.rows:
         step = row["step"]
         if recording.replayed_from is not None:
+            # A replayed step uses the batches of the captured step.
             step = min(step, recording.replayed_from)
         batches = used.get(step, [])
         row["samples"] = _sum_if_known(contents.samples for contents in batches) if has_loaders else None

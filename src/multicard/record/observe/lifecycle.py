@@ -1,6 +1,6 @@
 """The states of an observed process, and which event leads from one to another.
 
-`Observer` reports events and performs the actions; this module decides and has no side effects.
+`ObservedProcess` reports events and performs the actions. This module only decides, and has no side effects.
 
     WATCHING ──BOUNDARY──▶ (claim the rank) ──CLAIMED──▶ RECORDING ──COMPLETED──▶ ENDED
                                             └──TAKEN───▶ DUPLICATE
@@ -18,10 +18,10 @@ class State(Enum):
 
     WATCHING = auto()  # no update so far: batches are counted, nothing is timed
     RECORDING = auto()  # a step is open, and timed
-    CAPTURING = auto()  # the script's work of a step goes into a CUDA graph, so that nothing runs or is timed
-    DUPLICATE = auto()  # an earlier process is this rank: nothing is recorded
-    ENDED = auto()  # the record is written, and the script was asked to end
-    ABANDONED = auto()  # an error ended the observation before there were steps
+    CAPTURING = auto()  # the script's work in a step goes into a CUDA graph: it does not run yet, and is not timed
+    DUPLICATE = auto()  # an earlier process has claimed this rank: nothing is recorded
+    ENDED = auto()  # the record is written, and the script ends, or was asked to end
+    ABANDONED = auto()  # an error ended the observation of a process that recorded no steps
 
 
 class Event(Enum):
@@ -29,16 +29,16 @@ class Event(Enum):
 
     __hash__ = object.__hash__
 
-    BOUNDARY = auto()  # the script has ended a step; the first one is the end of what came before the first step
-    CLAIMED = auto()  # this process is the first of its rank
-    TAKEN = auto()  # an earlier process has the rank
+    BOUNDARY = auto()  # the script has ended a step; the first boundary comes before the first step and only begins it
+    CLAIMED = auto()  # this process is the first that has claimed its rank
+    TAKEN = auto()  # an earlier process has claimed the rank
     CAPTURE_BEGAN = auto()  # the next step is captured as a CUDA graph
     COMPLETED = auto()  # all windows have had their steps
-    RESTARTED = auto()  # something else ends the steps from now on
+    RESTARTED = auto()  # something else than before ends the steps from now on (`updates.StepsBy`)
     FAILED = auto()  # the observer raised an error, or the ranks do not agree
     EXITED = auto()  # the process exits, or an error is about to end it
-    WENT_ON = auto()  # the script updates again, or marks a step
-    FORKED = auto()  # this process is a child of an observed one
+    WENT_ON = auto()  # the script updates again, or marks a step, after the observation has ended
+    FORKED = auto()  # this process is a forked child of an observed process
 
 
 class Action(Enum):
@@ -52,7 +52,7 @@ class Action(Enum):
     LEAVE_IN_ORDER = auto()  # write the record of a complete run, and end the script
     LEAVE_EARLY = auto()  # write the record of an incomplete run
     REPORT_ERROR = auto()  # there are no steps to write, only the error, if there is one
-    EXIT_NOW = auto()  # end the process at once: its script took no notice of its end
+    EXIT_NOW = auto()  # end the process at once, because its script went on when it was asked to end
     FORGET = auto()  # begin as if nothing had been seen
 
 
@@ -74,13 +74,14 @@ _CHANGES = {
     (State.CAPTURING, Event.FAILED): (State.ENDED, Action.LEAVE_EARLY),
     (State.CAPTURING, Event.EXITED): (State.ENDED, Action.LEAVE_EARLY),
     (State.DUPLICATE, Event.FAILED): (State.ABANDONED, Action.REPORT_ERROR),
-    # The record of a complete run could not be written: that of the error may be smaller, or the disk has space again.
+    # The record of a complete run could not be written. That of an early end may be smaller, or the disk may have space
+    # again.
     (State.ENDED, Event.FAILED): (State.ENDED, Action.LEAVE_EARLY),
     (State.ENDED, Event.WENT_ON): (State.ENDED, Action.EXIT_NOW),
     # A forked child is another process: whatever its parent recorded is the parent's.
     **{(state, Event.FORKED): (State.WATCHING, Action.FORGET) for state in State},
 }
-# What is not listed above changes nothing.
+# A state stays, and nothing is to be done, on any event that is not listed for it above.
 _TRANSITIONS = {
     (state, event): _CHANGES.get((state, event), (state, Action.NOTHING)) for state in State for event in Event
 }

@@ -9,38 +9,41 @@ from torch.utils.data import DataLoader, IterableDataset, Subset, SubsetRandomSa
 from multicard.core.system import read_or_none
 
 WITHIN_SAMPLERS = ("batch_sampler", "sampler")  # attributes with the sampler within a sampler
-# Attributes with the data set within a data set, or a list of several; the last two are torchtitan's, Hugging Face's.
+# Attributes with the data set within a data set; "datasets" may have a list of several. "_data" is torchtitan's,
+# "_distributed" is Hugging Face's.
 WITHIN_DATA_SETS = ("dataset", "datasets", "_data", "_distributed")
-MOST_LINKS = 64  # samplers around samplers, or data sets around data sets, that are looked at
-MOST_AHEAD = 10_000  # batches that a loader may have asked for and not given
+MOST_LINKS = 64  # at most so many nested samplers, and so many nested data sets, are looked at
+MOST_AHEAD = 10_000  # at most so many batches that a loader has asked for, but not yet given, are remembered
 
-# Attributes of loaders, samplers and data sets that give each rank samples of its own, with or without a _ before them:
-# the number of shares, and the number of this rank's share. They are those of PyTorch, torchdata, torchtitan,
-# Lightning, Hugging Face, Accelerate, OpenMMLab, YOLOX and Detectron2, and what people call them.
+# A loader, sampler or data set that gives each rank its own share of the samples has two of these attributes, with or
+# without a _ before the name: SHARES is the number of shares, OWN_SHARE the number of this rank's share, from 0. The
+# names are those in PyTorch, torchdata, torchtitan, Lightning, Hugging Face, Accelerate, OpenMMLab, YOLOX and
+# Detectron2, and some that are common in scripts.
 SHARES = ("num_replicas", "num_processes", "world_size", "data_parallel_size", "dp_world_size", "dp_size", "num_shards")
 OWN_SHARE = ("rank", "process_index", "data_parallel_rank", "dp_rank", "global_rank", "shard_id", "shard_index")
 
-# Samplers that draw from all of a data set on each rank, if they are PyTorch's or torchdata's.
+# A sampler of such a class, from one of these packages, draws from the whole data set on each rank. A
+# SubsetRandomSampler does so only if its subset is the whole data set.
 PLAIN = {"BatchSampler", "RandomSampler", "SequentialSampler", "SubsetRandomSampler", "WeightedRandomSampler"}
 PLAIN_FROM = {"torch", "torchdata"}
 
 
 class Loader(NamedTuple):
-    """Facts of a loader; kept instead of the loader itself, which may go before its iterator does.
+    """Facts of a loader; kept instead of the loader itself, which may be deleted before its iterator is.
 
     `description` is what rank.json has of it: `kind`, `sampler`, `distinct` (see `draws_distinct`), `batch_size` and
     `num_workers`.
     """
 
     description: dict[str, Any]
-    batch_size: int | None  # samples of a full batch; None where the loader does not make the batches
-    length: int | None  # batches of one pass; None where it is not known
+    batch_size: int | None  # samples of a full batch; None if neither the loader nor a sampler states it
+    length: int | None  # batches of one pass; None if it is unknown
     ahead: int  # batches that its workers prepare before they are asked for
-    is_endless: bool = False  # a pass does not end after `length` batches, as where the sampler begins again
+    is_endless: bool = False  # True if a pass goes on after `length` batches, because its sampler begins again
 
 
 def loader_of(loader: "DataLoader[Any]", ranks: int) -> Loader:
-    """Describe a loader of one of `ranks` ranks."""
+    """Describe a loader of one rank; `ranks`: number of ranks."""
     outer_sampler = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
     samplers = list(_chain(outer_sampler, WITHIN_SAMPLERS))
     is_stream = isinstance(loader.dataset, IterableDataset)
@@ -56,21 +59,23 @@ def loader_of(loader: "DataLoader[Any]", ranks: int) -> Loader:
         "batch_size": batch_size,
         "num_workers": loader.num_workers,
     }
-    # The length of a stream is not asked for: PyTorch would then warn of batches beyond it.
+    # The length of a stream is not read, because PyTorch would then warn of batches beyond this length.
     length = None if is_stream else read_or_none(lambda: len(loader))
     ahead = loader.num_workers * (loader.prefetch_factor or 0)
     is_endless = any("Repeat" in type(sampler).__name__ for sampler in samplers)
-    if length is not None and not is_endless:  # nothing of the next pass is prepared before that begins
+    if length is not None and not is_endless:  # workers prepare nothing of a pass before it begins
         ahead = min(ahead, length)
     return Loader(description, batch_size, length, ahead, is_endless)
 
 
 def draws_distinct(samplers: list[Any], data: Any, ranks: int, loader: Any = None) -> bool | int | None:
-    """Return whether the samplers give each of several ranks samples of its own from this data set.
+    """Return whether each of several ranks gets its own samples of a data set.
 
-    A number if so many ranks, of more, get distinct samples and the others the same, as with tensor or context
-    parallelism. None if that is unknown, as of a data set that may be a share itself, or of a sampler that is not
-    PyTorch's and states no share.
+    True: each rank draws from its own share. False: each rank draws from the whole data set. A number n, less than
+    `ranks`: there are n shares, and several ranks draw from the same share, as with tensor or context parallelism.
+
+    None if this is unknown: if no share is stated, but a data set may be a share itself, or a sampler is not PyTorch's;
+    if several numbers of shares are stated and none is `ranks`; if the ranks cannot be divided into the shares equally.
     """
     data_sets = list(_chain(data, WITHIN_DATA_SETS))
     shares: set[int] = set()
@@ -90,7 +95,7 @@ def draws_distinct(samplers: list[Any], data: Any, ranks: int, loader: Any = Non
 
 
 def _chain(first: Any, names: tuple[str, ...]) -> Iterator[Any]:
-    """Yield an object and those within it, by their attributes, the innermost last."""
+    """Yield an object, then the objects in its attributes `names`, then the objects in theirs, and so on, each once."""
     waiting = deque([first])
     seen: list[Any] = []
     while waiting and len(seen) < MOST_LINKS:
@@ -108,12 +113,15 @@ def _chain(first: Any, names: tuple[str, ...]) -> Iterator[Any]:
 
 
 def _attribute(link: Any, name: str) -> Any:
-    """Return an attribute; None if there is none, or it cannot be read: it may run code of the script."""
+    """Return an attribute; None if there is none, or if reading it raises, because it may run code of the script."""
     return read_or_none(lambda: getattr(link, name))
 
 
 def _shares(link: Any) -> Iterator[int]:
-    """Yield among how many ranks a sampler or data set states that it shares samples."""
+    """Yield the numbers of shares that a loader, sampler or data set states.
+
+    A number of shares counts only if the object has the number of a share, too, which is from 0 to that number less 1.
+    """
     numbers_of_share = _integers(link, OWN_SHARE)
     for shares in dict.fromkeys(_integers(link, SHARES)):
         if any(0 <= number < shares for number in numbers_of_share):
@@ -127,24 +135,25 @@ def _integers(link: Any, names: tuple[str, ...]) -> list[int]:
 
 
 def _is_plain(sampler: Any, data: Any) -> bool:
-    """True if a sampler draws from all of a data set, whatever the rank."""
+    """True if a sampler is known to draw from the whole data set on every rank."""
     sampler_type = type(sampler)
     package = sampler_type.__module__.partition(".")[0]
     if sampler_type.__name__ not in PLAIN or package not in PLAIN_FROM:
         return False
-    # One that draws from a part of the data set may have a rank's share.
+    # A part of the data set may be the share of one rank.
     return not isinstance(sampler, SubsetRandomSampler) or len(sampler) >= len(data)
 
 
 def _may_be_share(data: Any) -> bool:
-    """True if a data set may be one rank's: a stream, a part, or what can be split, as Hugging Face's."""
+    """True if a data set may be one rank's share: a stream, a `Subset`, or one with a method `shard` (Hugging Face)."""
     return isinstance(data, IterableDataset | Subset) or callable(getattr(data, "shard", None))
 
 
 class Asked:
-    """Samples of the batches that an iterator has asked its data set for and not given; None where it does not say.
+    """Numbers of samples of the batches that an iterator has asked its data set for, but not yet given; oldest first.
 
-    `sampler_iterator` is a new object in each pass of the loader.
+    A number is None if it is unknown. `sampler_iterator`: the iterator of the loader's sampler. It is a new object in
+    each pass of the loader, so it shows when a pass begins.
     """
 
     __slots__ = ("sampler_iterator", "sizes")
@@ -155,26 +164,30 @@ class Asked:
 
 
 def note_index(iterator: Any, index: Any) -> None:
-    """Keep how many samples a loader's iterator asks the data set for, until it gives their batch."""
+    """Keep the number of samples that a loader's iterator asks the data set for, until it gives their batch.
+
+    `index`: what the data set is asked for. The number is its length if it is a list, or if it has a length and PyTorch
+    collates the samples. It is None for any other index, which may be that of a whole batch, and for a stream.
+    """
     asked: Asked | None = getattr(iterator, "_multicard_asked", None)
     if asked is None or asked.sampler_iterator is not iterator._sampler_iter:  # a pass begins
         asked = iterator._multicard_asked = Asked(iterator._sampler_iter)
     asks_several = isinstance(index, list) or (iterator._auto_collation and hasattr(index, "__len__"))
-    is_counted = not isinstance(iterator._dataset, IterableDataset)  # a stream may end before it gives as many
+    is_counted = not isinstance(iterator._dataset, IterableDataset)  # a stream may end before it gives so many
     asked.sizes.append(len(index) if asks_several and is_counted else None)
 
 
 def samples_asked(iterator: Any) -> int | None:
-    """Return the samples that it asked for to make the batch that it gives now; None where it does not say.
+    """Return the number of samples that a loader's iterator asked for, for the batch that it gives now.
 
-    To be called once for each batch.
+    None if the number is unknown. Must be called once for each batch, because it removes the number.
     """
     asked: Asked | None = getattr(iterator, "_multicard_asked", None)
     return asked.sizes.popleft() if asked is not None and asked.sizes else None
 
 
 def ask_again(iterator: Any, samples: int | None) -> None:
-    """Have `samples_asked` return this next."""
+    """Have the next call of `samples_asked` for this iterator return `samples`."""
     asked: Asked | None = getattr(iterator, "_multicard_asked", None)
     if asked is None:
         asked = iterator._multicard_asked = Asked(None)

@@ -1,7 +1,7 @@
 """Take an observed process through the states of `lifecycle`, and keep the recording of its steps.
 
-`Observer` reports the ends of steps; this module claims the rank, begins and ends recorded steps, and leaves the record
-when the process ends.
+`Observer` reports the ends of steps. This module then claims the rank, begins and ends recorded steps, and writes the
+record when the process ends.
 """
 
 import contextlib
@@ -39,14 +39,15 @@ class ObservedProcess:
         self.graphed: Graphed | None = None  # None unless the run goes without the host's work
         self.note: Callable[..., None] = lambda **_: None  # adds facts to process.json
         self._job: str = ""  # path of job.json, once the process is observed
-        self._before_exit: Callable[[], None] = lambda: None
+        self._before_exit: Callable[[], None] = lambda: None  # called first when the process exits
         self._recording: Recording | None = None
         self._forget()
 
     def _forget(self) -> None:
-        # Closing what a profiler of the parent had open would stop it here too, so it is kept.
+        # After a fork the recording of the parent is kept. If it were deleted, Python would close the contexts that the
+        # parent's profiler has open, in this process too.
         self._recording_of_parent = self._recording
-        # None before the first update, and where the rank is taken; see `lifecycle`.
+        # None before the first update, and if another process has claimed the rank; see `lifecycle`.
         self._recording = None
         self._state = State.WATCHING
         # Takes what happens in the open step; ignores it if no step is open.
@@ -59,7 +60,7 @@ class ObservedProcess:
         self.loop = TrainingLoop()
 
     def begin(self, note_process: Callable[..., None], job: str, before_exit: Callable[[], None]) -> None:
-        """Be ready for the first update.
+        """Prepare for the first update, and have the record written when the process ends.
 
         `note_process` adds facts to this process's process.json; `job` is the path of job.json; `before_exit` is called
         when the process is about to end.
@@ -77,14 +78,14 @@ class ObservedProcess:
         self._leave_at_exit()
 
     def _take(self, event: Event) -> Action:
-        """Go to the state that an event leads to; return what is to be done."""
+        """Enter the state that an event leads to; return the action that the caller must perform."""
         state, action = transition(self._state, event)
         if state is not self._state:
             self._enter(state)
         return action
 
     def _enter(self, state: State) -> None:
-        """Be in a state, and keep what follows from it where the hooks get it fastest."""
+        """Enter a state, and set the attributes that follow from it, which hooks can read fast."""
         self._state = state
         self.is_over = state is State.ENDED or state is State.ABANDONED
         self.is_recording = state is State.RECORDING or state is State.CAPTURING
@@ -101,20 +102,23 @@ class ObservedProcess:
         return self._recording is not None and self._recording.has_measured
 
     def log(self, values: Mapping[str, Any], weight: float) -> None:
-        """Keep values that the script logs for the step, or for an epoch."""
+        """Keep values that the script logs for a step or an epoch; drop them if no steps are recorded."""
         if self._recording is not None and self.is_recording:
             self._recording.events.log(values, weight, self.loop.epoch, self.loop.has_begun_work)
 
     @property
     def trains_elsewhere(self) -> bool:
-        """True if steps were recorded, and this thread is not the one that trains."""
+        """True if steps are recorded, or were, and this thread is not the one that trains."""
         return self._recording is not None and get_ident() != self.training_thread
 
     # Steps.
 
     def end_step(self, optimizer: Any) -> None:
-        """End the open step, which the update of an optimizer, a backward pass or a mark has completed."""
-        # What the script captures itself as a CUDA graph has not run yet.
+        """Called at each boundary of steps: end the open step, if there is one, and begin the next.
+
+        `optimizer`: the one whose update is the boundary; None if a backward pass or a mark is.
+        """
+        # If the script itself captures a CUDA graph, its work is not run yet, so no step has ended.
         if is_capturing() and self._state is not State.CAPTURING:
             return
         action = self._take(Event.BOUNDARY)
@@ -130,7 +134,7 @@ class ObservedProcess:
         if action is Action.CLAIM_RANK:
             self._claim_rank(optimizer)
         recording = self._recording
-        if recording is None:  # the rank is taken
+        if recording is None:  # another process has claimed the rank
             self.loop.begin_step()
             return
         if action is Action.END_STEP:
@@ -142,7 +146,7 @@ class ObservedProcess:
             self._take(Event.COMPLETED)
             from multicard.record.observe.leaving import leave_in_order
 
-            leave_in_order(recording, self.replay)
+            leave_in_order(recording, self.replay)  # raises SystemExit
         self.loop.end_step()
         if self.graphed is not None and self.graphed.captures(recording):
             self._take(Event.CAPTURE_BEGAN)
@@ -150,11 +154,11 @@ class ObservedProcess:
             recording.begin_step()
 
     def _claim_rank(self, optimizer: Any) -> None:
-        """Begin to record, unless an earlier process claimed this rank."""
+        """Claim the rank and make its recording, unless an earlier process has claimed this rank."""
         from multicard.record.observe.recording import Recording
 
         self.training_thread = get_ident()
-        self._leave_at_exit()  # multiprocessing drops it in a process that it forks
+        self._leave_at_exit()  # once more, because multiprocessing drops exit handlers in a process that it forks
         job = self.read_job()
         if claim_rank(job):
             self._recording = Recording(job, self.loop, self.updates, optimizer, self.training_steps)
@@ -164,7 +168,7 @@ class ObservedProcess:
         self.note(steps=True, rank=rank_of_process())
 
     def restart(self) -> None:
-        """Forget the steps that were recorded, if any were."""
+        """Forget the steps that were recorded, if any were; the next boundary is the first again."""
         if self._take(Event.RESTARTED) is Action.DROP_STEPS:
             self._recording = None
             self.loop.restart()
@@ -175,9 +179,10 @@ class ObservedProcess:
         Finalize(None, self.leave, exitpriority=100)
 
     def _leave_at_errors(self) -> None:
-        """Leave a record as soon as an error ends the process, whose exit may wait for other ranks.
+        """Have the record written as soon as an error ends the process, because its exit may wait for other ranks.
 
-        A program of multicard's own that has a process group does without Python's end, where NCCL may wait for ever.
+        A program of multicard's own that has a process group then exits without Python's finalization, because NCCL may
+        wait for ever in it.
         """
         plain = sys.excepthook
 
@@ -190,21 +195,25 @@ class ObservedProcess:
         sys.excepthook = leave
 
     def leave(self) -> None:
-        """Leave a record of what there is, unless it is written: the process exits."""
+        """Called when the process exits: write the record, unless it is written already.
+
+        Nothing is written if the user interrupts the process.
+        """
         self._before_exit()
         error = error_of_exit()
         if not isinstance(error, KeyboardInterrupt):
             self._leave_record(self._take(Event.EXITED), error)
 
     def exit_if_ended(self) -> None:
-        """Exit if the script was asked to end, and goes on."""
+        """End the process at once if its script was asked to end, but goes on to train."""
         if self.is_over and self._take(Event.WENT_ON) is Action.EXIT_NOW:
             leave_now(0)
 
     def _give_up(self, error: Exception) -> NoReturn:
-        """End the script because of an error of the observer, or of ranks that do not agree.
+        """Write the record and end the script, because the observer has raised, or because the ranks do not agree.
 
-        If another rank has left, and all measured steps were made, only the trace is lost.
+        If the error is that another rank has left, and this rank has made all measured steps, only its trace is lost.
+        Then the script exits with 0, otherwise with 1.
         """
         from multicard.record.capture import RankLeft
 

@@ -1,14 +1,16 @@
 """Follow a script from update to update: its steps, their phases, and passes over the data.
 
-The first update ends no step, since what came before it was no steady training: 3 updates make 2 steps. A step begins
-where the one before it ended, so `ObservedProcess.end_step` is called at each boundary, also at the first, where it
-only begins a step. The first step of a pass begins where the loader is asked for its iterator, which starts workers and
-asks for the first batches; the last one ends where the loader turns out to be exhausted. So tests and checkpoints
-between passes are in no step.
+The first update ends no step, because what came before it was no steady training: 3 updates make 2 steps. A step
+begins where the one before it ended. So `ObservedProcess.end_step` is called at each boundary; at the first one it only
+begins a step.
 
-`hooks` calls the methods of `OBSERVER`, and `multicard.marks` those that begin with `mark_`. `updates` decides which
-updates end steps, `training_loop` which batches are a test's. `observed_process` has the state of the process, begins
-and ends the recorded steps, and leaves the record.
+The first step of a pass over the data begins where the script asks the loader for its iterator, which starts workers
+and asks for the first batches. The last step of a pass ends where the loader turns out to be exhausted. So tests and
+checkpoints between passes are in no step.
+
+`hooks` calls the methods of `OBSERVER`; `multicard.marks` calls those that begin with `mark_`, and `wrap_loader`.
+`updates` decides which updates end steps, and `training_loop` which batches are a test's. `observed_process` has the
+state of the process, begins and ends the recorded steps, and writes the record.
 """
 
 import contextlib
@@ -47,13 +49,14 @@ class Observer:
 
     def __init__(self) -> None:
         self.process = ObservedProcess()
-        # The thread that waits for a batch or for an iterator of a loader.
+        # The thread that waits for a batch, or for the iterator of a loader; None if none waits.
         self._loading_thread: int | None = None
-        # The optimizer that a compiled function has updated, where nothing else shows that it did.
+        # The optimizer that was updated inside a graph of torch.compile, where its hooks are not called. None if there
+        # is none, and once the update is noted.
         self.updated_in_graph: Any = None
 
     def begin(self, note_process: Callable[..., None], job: str) -> None:
-        """Be ready for the first update.
+        """Prepare for the first update, for the end of the process, and for forks.
 
         `note_process` adds facts to this process's process.json; `job` is the path of job.json.
         """
@@ -63,7 +66,7 @@ class Observer:
 
     @property
     def replay(self) -> Replay | None:
-        """The kept batches of a run that goes without loading, else None."""
+        """The `Replay` that gives batches again in a run that goes without loading; None in any other run."""
         return self.process.replay
 
     def _begin_after_fork(self) -> None:
@@ -74,7 +77,10 @@ class Observer:
     # Updates.
 
     def update_begins(self, has_closure: bool = False) -> None:
-        """An optimizer is about to update; a closure begins with a forward pass."""
+        """Called when an optimizer is about to update.
+
+        With a closure no phase begins yet, because the closure begins with a forward pass.
+        """
         if self.updated_in_graph is not None:
             self._note_update_in_graph()
         self.process.exit_if_ended()
@@ -85,35 +91,37 @@ class Observer:
             self.process.events.note(OPTIMIZER)
 
     def update_ends(self, optimizer: Any) -> None:
-        """An optimizer has updated, or failed to (None)."""
+        """Called when an optimizer has updated; `optimizer` is None if it raised."""
         updates = self.process.updates
         updates.open_updates -= 1
-        # What a compiled function updated was part of this update, so it is not noted a second time.
+        # If a compiled function updated, it was called by this update, so it is not noted a second time.
         self.updated_in_graph = None
         if updates.open_updates or self.process.is_over or optimizer is None:
             return
         updates.optimizers.add(type(optimizer).__name__)
         if updates.steps_by is StepsBy.BACKWARD_PASSES and not self.process.has_measured:
-            # It accumulates the gradients of more backward passes than were to be expected.
+            # The optimizer accumulates the gradients of more than `FIRST_BY_BACKWARD` backward passes, so its updates
+            # end the steps after all.
             updates.steps_by = StepsBy.OPTIMIZER
             self.process.restart()
         if self.process.graphed is not None:
             self.process.graphed.prepare(optimizer)
         is_lead = updates.note_update(optimizer)
-        if updates.open_backwards:  # one optimizer per parameter, fused into the backward pass
+        if updates.open_backwards:  # the optimizer is one of several, one per parameter, that a backward pass calls
             updates.is_boundary_due |= is_lead
             return
         self.process.events.note(NO_PHASE if is_lead else MAYBE_FORWARD)
-        # Optimizers of DeepSpeed update several times, for parts of the parameters.
+        # DeepSpeed updates several times per step, each time a part of the parameters. So an update ends a step only if
+        # the step has drawn a batch or had a backward pass. Where no backward pass was ever seen, each update ends one.
         if is_lead and (self.process.loop.has_begun_work or not updates.has_had_backward):
             self.process.end_step(optimizer)
 
     def _note_update_in_graph(self) -> None:
-        """Note an update that a compiled function made: its hooks are not called within the graph."""
+        """Note an update that a compiled function made, because its hooks are not called within the graph."""
         optimizer = self.updated_in_graph
         if optimizer is None or not self.process.updates.is_idle:
             return
-        # A thread may draw batches while another one trains.
+        # Another thread than the training one may come here, because it draws batches; it must not note the update.
         if not self.process.trains_elsewhere:
             # Cleared first: `update_begins` calls this method as long as an update in a graph is to be noted.
             self.updated_in_graph = None
@@ -123,10 +131,10 @@ class Observer:
     # Backward passes.
 
     def backward_begins(self, losses: Any = None, is_gradient_only: bool = False) -> None:
-        """A backward pass is about to begin, from these tensors.
+        """Called when a backward pass is about to begin from the tensors `losses`.
 
-        `is_gradient_only`: it is one of `torch.autograd.grad`, which may be within a forward pass, in a test, too, as
-        for the forces of a molecule.
+        `is_gradient_only`: True for `torch.autograd.grad`. A forward pass may call it, for example to compute the
+        forces of a molecule, so during an evaluation it is a part of the evaluation.
         """
         if self.updated_in_graph is not None:
             self._note_update_in_graph()
@@ -142,14 +150,14 @@ class Observer:
         events.note(BACKWARD if self.process.loop.batches else BACKWARD_WITHOUT_LOADER)
 
     def gradients_end(self) -> None:
-        """`torch.autograd.grad` has ended, or failed: it does not show whether anything was trained."""
+        """Called after `torch.autograd.grad`, also if it raised. It does not show whether anything was trained."""
         updates = self.process.updates
         updates.open_backwards -= 1
         if not updates.open_backwards and not self.process.events.is_evaluating:
             self.process.events.note(OPTIMIZER if updates.open_updates else MAYBE_FORWARD)
 
     def backward_ends(self, done: bool) -> None:
-        """`loss.backward()` has ended; `done` is False if it raised."""
+        """Called after `loss.backward()`; `done` is False if it raised."""
         updates = self.process.updates
         loop = self.process.loop
         updates.open_backwards -= 1
@@ -170,12 +178,15 @@ class Observer:
             if ends_step:
                 self.process.end_step(None)
 
-    # Batches: which pass they are of, and whether they are trained on or a test's.
+    # Batches: of which pass over the data they are, and whether the script trains on them or tests with them.
 
     def iterator_asked(self, loader: Loader | None, is_plain: bool = True) -> bool:
-        """A loader is asked for an iterator; return whether that is in a step: then `iterator_given` is to follow.
+        """Called when a loader is asked for an iterator. Return True if `iterator_given` must be called afterwards.
 
-        `is_plain`: what the loader draws from others meanwhile is for its own batches, as where a sampler reads data.
+        Return False, and note nothing, if no steps are recorded, on any other thread than the training one, and while
+        another loader is waited for. `loader`: None if it cannot be described. `is_plain`: True if batches that this
+        loader draws from other loaders in the meantime are for its own batches, as where its sampler reads data. Then
+        they are not counted.
         """
         if self.updated_in_graph is not None:
             self._note_update_in_graph()
@@ -190,14 +201,18 @@ class Observer:
         return True
 
     def iterator_given(self) -> None:
-        """The loader gave its iterator, or failed to."""
+        """Called when the loader has given its iterator, or has raised."""
         self._loading_thread = None
         self.process.events.iterator_given()
 
     def batch_asked(self, iterator: Any) -> Pass | None:
-        """A loader's iterator is asked for a batch; return the pass that it is of, None if that is not to be counted.
+        """Called when a loader's iterator is asked for a batch. Return the pass over the data that the batch is of.
 
-        `batch_given` is to follow unless it is None.
+        `batch_given` must be called afterwards with this pass, which is `EVALUATION_PASS` if gradients are disabled.
+
+        None, and no such call, if the batch is not observed: if its loader cannot be described, while another loader is
+        waited for, and after the observation has ended. If gradients are disabled, batches are observed only on the
+        training thread, and only while steps are recorded.
         """
         if self.updated_in_graph is not None:
             self._note_update_in_graph()
@@ -217,7 +232,7 @@ class Observer:
             loop.discard_test()
             events.retract_draws()
         if is_test:
-            # It is an evaluation unless the script has begun the work of the step.
+            # The batch is of an evaluation, unless the script has begun the work of the step.
             if not loop.has_begun_work and self.process.updates.is_idle:
                 events.note_evaluation()
             return EVALUATION_PASS
@@ -231,7 +246,10 @@ class Observer:
         return drawn
 
     def batch_given(self, iterator: Any, drawn: Pass, batch: Any, given: bool) -> None:
-        """A loader's iterator returned a batch (`given`), or stopped."""
+        """Called when a loader's iterator has given a batch (`given` is True), or has stopped or raised (False).
+
+        `drawn`: the pass that `batch_asked` returned.
+        """
         loop = self.process.loop
         events = self.process.events if self._loading_thread == self.process.training_thread else NOT_RECORDED
         self._loading_thread = None
@@ -248,10 +266,10 @@ class Observer:
                 events.end_pass()
             loop.end_pass(drawn)
 
-    # Marks of the script, which come before all that is inferred.
+    # Marks of the script. They take precedence over everything that is inferred.
 
     def mark_step(self, **counts: int | None) -> None:
-        """A step ends here."""
+        """End a step here. `counts`: its samples, tokens and padded tokens; None for what the script does not state."""
         self.process.exit_if_ended()
         if self.process.updates.steps_by is not StepsBy.MARKS:
             self.process.updates.steps_by = StepsBy.MARKS
@@ -263,7 +281,10 @@ class Observer:
         self.process.end_step(None)
 
     def mark_training(self, steps: int | None, epoch: int) -> None:
-        """The first step begins here, in that epoch; `steps` are all that are trained, if the script states them."""
+        """Begin the first step here, in this epoch.
+
+        `steps`: number of steps of the whole training, the warm-up included; None if the script does not state it.
+        """
         self.process.exit_if_ended()
         self.process.updates.steps_by = StepsBy.MARKS
         self.process.training_steps = steps
@@ -274,7 +295,7 @@ class Observer:
 
     @contextlib.contextmanager
     def mark_phase(self, name: str) -> Iterator[None]:
-        """The block is a phase."""
+        """Time the block as the phase `name`, if it runs on the training thread."""
         is_training_thread = get_ident() == self.process.training_thread
         if is_training_thread:
             self.process.events.mark(name)
@@ -283,11 +304,14 @@ class Observer:
             self.process.events.mark(NO_PHASE)
 
     def mark_values(self, values: Mapping[str, Any], weight: float) -> None:
-        """The step, or an epoch, has these values."""
+        """Keep values that the script logs for a step or an epoch; `weight`: see `multicard.marks.log`."""
         self.process.log(values, weight)
 
     def wrap_loader(self, loader: Iterable[Any], ahead: int) -> Iterable[Any]:
-        """Return the loader in a form whose batches are observed; PyTorch's own are already."""
+        """Return a loader whose batches are observed. Those of a `DataLoader` are already, so it is returned as it is.
+
+        `ahead`: number of batches that the loader prepares before they are asked for.
+        """
         return loader if isinstance(loader, DataLoader) else WrappedLoader(self, loader, ahead)
 
 

@@ -5,26 +5,27 @@ from itertools import pairwise
 
 from multicard.record.clock import Mark
 
-# Events that begin a phase. A transfer begins where a loader gave a batch, if the start of the forward pass is noted
-# too.
+# Events that begin a phase. A transfer begins where a loader gave a batch. It is noted only if the start of the forward
+# pass will be noted, too; otherwise the forward pass begins there.
 DATA, TRANSFER, FORWARD, BACKWARD, OPTIMIZER = "data", "transfer", "forward", "backward", "optimizer"
-BACKWARD_WITHOUT_LOADER = "backward without a loader"  # no event shows where the forward pass before it began
-EVALUATION = "evaluation"  # begins where a batch is drawn without gradients
+# A backward pass in a step that has drawn no batch, so that no event shows where the forward pass before it began.
+BACKWARD_WITHOUT_LOADER = "backward without a loader"
+EVALUATION = "evaluation"  # begins where a batch is drawn while gradients are disabled
 # Events that end a phase and begin none.
-EVALUATED = "evaluated"  # a loader of an evaluation is exhausted: the evaluation ends here, unless another one follows
-MAYBE_FORWARD = "maybe forward"  # what follows is a forward pass if a backward pass follows that
+EVALUATED = "evaluated"  # a loader of an evaluation is exhausted, which ends the evaluation
+MAYBE_FORWARD = "maybe forward"  # the time from here to the next event is a forward pass if that is `BACKWARD`
 NO_PHASE = None
 
 ENDS = (NO_PHASE, MAYBE_FORWARD, EVALUATED)
-# Events that the observer infers. It does not where a script marks its phases.
+# Events that the observer infers, unless the script marks its phases.
 INFERRED = (TRANSFER, FORWARD, BACKWARD, BACKWARD_WITHOUT_LOADER, OPTIMIZER, MAYBE_FORWARD)
 
-PhaseEvent = tuple[str | None, Mark]  # one of the events above, and when it was
-Phase = tuple[str, Mark, Mark]  # its name, start and end
+PhaseEvent = tuple[str | None, Mark]  # one of the events above, and its moment
+Phase = tuple[str, Mark, Mark]  # name, start and end
 
 
 def marked_phases(events: Sequence[PhaseEvent]) -> list[Phase]:
-    """Return the phases of a step that the script marks: each lasts until the next event.
+    """Return the phases of a step whose phases the script marks: each lasts until the next event.
 
     >>> marked_phases([(DATA, 0), (NO_PHASE, 1), (TRANSFER, 1), (NO_PHASE, 2), (FORWARD, 2), (NO_PHASE, 4)])
     [('data', 0, 1), ('transfer', 1, 2), ('forward', 2, 4)]
@@ -35,10 +36,10 @@ def marked_phases(events: Sequence[PhaseEvent]) -> list[Phase]:
 
 
 def phases_of(events: Iterable[PhaseEvent], has_transfers: bool = True) -> list[Phase]:
-    """Return the phases of a step with the marks of their start and end, each of which ends the one before.
+    """Return the phases of a step, inferred from its events. A phase ends at the next event.
 
-    `has_transfers`: what lies between a batch and the first call of a module is the transfer of that batch; else it is
-    of the forward pass.
+    `has_transfers`: True if the time between a batch and the first call of a module is a transfer; False if it is a
+    part of the forward pass.
 
     >>> phases_of([(DATA, 0), (FORWARD, 1), (BACKWARD, 3), (MAYBE_FORWARD, 4), (DATA, 5), (FORWARD, 6), (NO_PHASE, 8)])
     [('data', 0, 1), ('forward', 1, 3), ('backward', 3, 4), ('data', 5, 6)]
@@ -48,8 +49,8 @@ def phases_of(events: Iterable[PhaseEvent], has_transfers: bool = True) -> list[
     >>> phases_of([(DATA, 0), (TRANSFER, 1), (FORWARD, 2), (BACKWARD, 3), (TRANSFER, 5), (BACKWARD, 7)])[1:]
     [('transfer', 1, 2), ('forward', 2, 3), ('backward', 3, 5), ('forward', 5, 7)]
 
-    A batch that was drawn without gradients is no evaluation if a backward pass follows, as where a part of the model
-    is frozen.
+    A batch that was drawn while gradients were disabled belongs to no evaluation if the next event is a backward pass,
+    as in a script that disables gradients for a frozen part of the model.
 
     >>> tests = [(EVALUATION, 0), (EVALUATED, 2), (EVALUATION, 3), (DATA, 5), (NO_PHASE, 6)]
     >>> phases_of([*tests, (EVALUATION, 6), (BACKWARD, 9)])
@@ -71,12 +72,12 @@ class _Inference:
         self._has_transfers = has_transfers
         self._phase: str | None = None
         self._start: Mark = None
-        self._transfer_start: Mark | None = None  # set while the forward pass after a transfer is open
-        self._forward_start: Mark | None = None  # after MAYBE_FORWARD: of the forward pass, if it was one
-        self._evaluated: Mark | None = None  # end of the open evaluation, unless another one follows
+        self._transfer_start: Mark | None = None  # None unless the forward pass after a transfer is open
+        self._forward_start: Mark | None = None  # moment of the latest event if that was MAYBE_FORWARD; else None
+        self._evaluated: Mark | None = None  # moment of the latest EVALUATED in the open evaluation; else None
 
     def take(self, event: str | None, mark: Mark) -> None:
-        """End the open phase as the event decides, and begin the next."""
+        """End the open phase, and begin the phase that the event begins, if any."""
         is_backward = event in (BACKWARD, BACKWARD_WITHOUT_LOADER)
         if self._phase == EVALUATION:
             if event == EVALUATED:
@@ -98,14 +99,14 @@ class _Inference:
         self._phase = self._evaluated = None
 
     def _end_transfer(self, mark: Mark) -> None:
-        """Go on with the forward pass; that there was a transfer is known when a backward pass follows."""
+        """Begin the forward pass. The transfer before it becomes a phase only if a backward pass follows."""
         if self._has_transfers:
             self._transfer_start, self._start = self._start, mark
         self._phase = FORWARD
 
     def _end_phase(self, mark: Mark, is_backward: bool) -> None:
         if self._phase in (TRANSFER, FORWARD):
-            # What no backward pass follows was no forward pass.
+            # Without a backward pass after it, it was no forward pass, and is left out.
             if is_backward:
                 if self._transfer_start is not None:
                     self.phases.append((TRANSFER, self._transfer_start, self._start))

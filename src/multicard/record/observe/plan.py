@@ -10,21 +10,21 @@ from multicard.record.observe.batches import Pass, used_by_step
 from multicard.record.observe.loaders import Loader
 from multicard.record.profiled_window import LEAST_SETTLING, ProfiledWindow, place_window
 
-# Least warm-up steps of a run without the host's work, the last of which is captured; see `graphed`.
+# Least number of warm-up steps in a run without the host's work. The last of them is captured; see `graphed`.
 LEAST_WATCHED = 12
 
 
 class Pace(NamedTuple):
-    """How a script draws from its loader, at the end of its measured window; None where the loader does not say."""
+    """How a script draws from its loader, at the end of the measured window."""
 
     steps_in_pass: int = 0  # steps so far in the current pass
-    batches_per_step: float = 0.0  # mean of the measured steps
-    pass_batches: int | None = None  # length of one pass
+    batches_per_step: float = 0.0  # mean of the measured steps; 0 if unknown
+    pass_batches: int | None = None  # batches of one pass; None if the loader does not state them
     ahead: int = 0  # batches that the loader's workers prepare before they are asked for
 
     @property
     def pass_steps(self) -> int | None:
-        """Steps of one pass.
+        """Steps of one pass, rounded up; None if unknown.
 
         >>> Pace(batches_per_step=2.0, pass_batches=7).pass_steps
         4
@@ -35,9 +35,10 @@ class Pace(NamedTuple):
 
 
 def place(pace: Pace, profiled: int) -> ProfiledWindow:
-    """Place the profiled window, of `profiled` steps or more, after the measured one.
+    """Return the profiled window, of at least `profiled` profiled steps, after the measured window.
 
-    Its `warmup_steps` are those in between.
+    Its `warmup_steps` are the steps between the last measured step and the start of the profiler. If the length of a
+    pass is unknown, there are none.
 
     >>> place(Pace(steps_in_pass=90, batches_per_step=2.0, pass_batches=200, ahead=4), profiled=10)
     ProfiledWindow(warmup_steps=14, settling_steps=4, profiled_steps=10, crosses_pass=False)
@@ -53,8 +54,9 @@ def place(pace: Pace, profiled: int) -> ProfiledWindow:
 class Plan:
     """The windows of a script's steps, which are counted from 1.
 
-    `stated`: `observe` of job.json; `training_steps`: warm-up and measured steps together, if the script states them.
-    `profiled` is None until `Recording` places the profiled window, at the end of the measured one.
+    `stated`: `observe` of job.json; `training_steps`: number of warm-up and measured steps together if the script
+    states it, else None. `profiled` is None until `Recording` places the profiled window, at the end of the measured
+    one.
 
     Raises `UserError` if the training has no more steps than the warm-up.
     """
@@ -75,19 +77,19 @@ class Plan:
 
     @property
     def measured_end(self) -> int:
-        """Last measured step."""
+        """Number of the last measured step."""
         return self.warmup + self.measured
 
     @property
     def opening(self) -> int | None:
-        """First step in the capture; None until the window is placed."""
+        """Number of the first step that the profiler records; None until the profiled window is placed."""
         if self.profiled is None:
             return None
         return self.measured_end + self.profiled.warmup_steps + 1
 
     @property
     def steps(self) -> int:
-        """Number of all steps; the least that it can be until the window is placed."""
+        """Number of all steps. Until the profiled window is placed, it is the least that this number can be."""
         if not self.is_profiled:
             return self.measured_end
         if self.profiled is None:
@@ -95,7 +97,10 @@ class Plan:
         return self.measured_end + self.profiled.steps
 
     def window(self, step: int) -> str:
-        """Return the window of a step: "warmup", "measured" or "profiled"."""
+        """Return the window of a step: "warmup", "measured" or "profiled".
+
+        Steps after the measured ones that are not profiled, settling steps included, are "warmup", too.
+        """
         if step <= self.warmup:
             return "warmup"
         if step <= self.measured_end:
@@ -105,7 +110,10 @@ class Plan:
 
 
 def pace_of(loader: Loader, passes: Sequence[Pass], plan: Plan, steps_in_pass: int) -> Pace:
-    """Return how the measured steps drew from their loader, by all passes over it."""
+    """Return how the measured steps drew from `loader`.
+
+    `passes`: all passes over this loader; `steps_in_pass`: steps so far in the current pass.
+    """
     used = used_by_step(passes)
     measured_steps = range(plan.warmup + 1, plan.measured_end + 1)
     batches = sum(len(used.get(step, ())) for step in measured_steps)

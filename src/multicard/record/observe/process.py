@@ -19,15 +19,17 @@ from multicard.record import visible
 from multicard.record.capture import LONGEST_WAIT, HostBarrier
 from multicard.record.recorder import peak_memory
 
-BEFORE_LIMIT_S = 3.0  # a rank begins so long before the job's time limit to write the steps so far
-LIMIT_S = 60.0  # a process may take so long to end once it has left its record
+BEFORE_LIMIT_S = 3.0  # a rank begins to write the steps so far when so many seconds of the job's time limit are left
+LIMIT_S = 60.0  # a process may take so many seconds to end, or to wait for its GPUs before it ends
 
 
 def devices_of(optimizer: Any, stated: Mapping[str, Any]) -> list[torch.device]:
-    """Return the devices that a rank computes on: those of its parameters, or the current GPU if these are elsewhere.
+    """Return the devices that a rank computes on, without duplicates.
 
-    The only rank of a job on several GPUs computes on all that it has had memory on: replicas of its parameters come
-    and go in every step. A program of multicard's own computes on those that `rank_devices` gives.
+    A program of multicard's own computes on those that `rank_devices` returns. A user's program computes on the GPUs of
+    the optimizer's parameters. If there are none, it computes on the current GPU if the job is on GPUs and the process
+    has initialized CUDA, else on the CPU. If the job has several devices but a single rank, all GPUs on which this
+    process has had memory are added, because replicas of the parameters come and go there in every step.
     """
     if not stated["is_user_program"]:
         return visible.rank_devices(SimpleNamespace(**stated))
@@ -45,13 +47,16 @@ def devices_of(optimizer: Any, stated: Mapping[str, Any]) -> list[torch.device]:
 
 
 def _gpus_with_memory() -> list[torch.device]:
-    """Return the GPUs on which this process has had memory."""
+    """Return the GPUs on which PyTorch has reserved memory in this process at any time."""
     gpus = [torch.device("cuda", number) for number in range(len(visible.visible_gpus()))]
     return [gpu for gpu in gpus if peak_memory(gpu, reset=False).reserved]
 
 
 def make_barrier() -> HostBarrier | None:
-    """Return a barrier in the store of the ranks' process group, over a connection of its own; None without a group."""
+    """Return a barrier in the store of the ranks' process group; None if there is no group.
+
+    A `TCPStore` gets a connection of the barrier's own, which waits for `LONGEST_WAIT` at most.
+    """
     if not dist.is_available() or not dist.is_initialized():
         return None
     store = distributed_c10d._get_default_store()  # PyTorch has no public way to it
@@ -63,21 +68,21 @@ def make_barrier() -> HostBarrier | None:
 
 
 def shared_number(path: Path) -> memoryview:
-    """Return an array of one number, 0 at first, in shared memory: others can read it in the file at any time."""
+    """Return an array of one 64-bit integer, 0 at first. Others can read its current value in the file at any time."""
     path.write_bytes(bytes(8))
     with path.open("r+b") as file:
         return memoryview(mmap.mmap(file.fileno(), 8)).cast("q")
 
 
 def leave_now(code: int) -> NoReturn:
-    """Exit without Python's own end, which would take the process group down and may wait for other ranks."""
+    """Exit at once, without Python's finalization: it would destroy the process group, and may wait for other ranks."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
 
 
 def after_limit(leave: Callable[[], NoReturn]) -> Timer:
-    """Have a process that goes on for longer than `LIMIT_S` leave in this way; return the timer, to cancel that."""
+    """Call `leave`, on another thread, after `LIMIT_S` seconds; return the timer, which can be cancelled."""
     timer = Timer(LIMIT_S, leave)
     timer.daemon = True
     timer.start()
@@ -85,16 +90,17 @@ def after_limit(leave: Callable[[], NoReturn]) -> Timer:
 
 
 def before_time_limit(job: Path, time_limit_s: float | None, write: Callable[[], None]) -> Timer:
-    """Have a thread write what there is shortly before a job is ended at its time limit; return its timer.
+    """Call `write`, on another thread, `BEFORE_LIMIT_S` seconds before the job's time limit; return the timer.
 
-    Nothing could do so later: a signal without a handler ends a process at once, and with a handler of ours the process
-    would outlive a signal that arrives while it waits for other ranks.
+    At the time limit itself it would be too late. A signal without a handler ends a process at once. With a handler,
+    the process would survive a signal that arrives while it waits for other ranks.
 
-    `job`: path of job.json, which was written when the job started. Without a limit nothing is written.
+    `job`: path of job.json, which was written when the job started. `time_limit_s`: seconds from then on; None for no
+    limit, and then `write` is never called. An error of `write` is ignored.
     """
 
     def attempt() -> None:
-        with contextlib.suppress(Exception):  # the training thread goes on meanwhile
+        with contextlib.suppress(Exception):  # the training thread may change the steps in the meantime
             write()
 
     wait_s = 0.0
@@ -109,15 +115,16 @@ def before_time_limit(job: Path, time_limit_s: float | None, write: Callable[[],
 
 
 def is_capturing() -> bool:
-    """Return True while a CUDA graph is captured, in which nothing runs and nothing can be timed."""
+    """Return True while a CUDA graph is captured on the current stream: nothing runs then, and nothing can be timed."""
     return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
 def error_of_exit() -> BaseException | None:
     """Return the error that ends this process; None if it ends without one.
 
-    Python keeps one that nobody caught; multiprocessing runs its exit handlers while the error is on its way, and
-    torch.multiprocessing exits with 1 because of one.
+    Python keeps an error that nobody caught as `sys.last_value`. In a process of multiprocessing, exit handlers run
+    while the error is still being handled (`sys.exc_info`). A process of torch.multiprocessing that has an error exits
+    with 1 while it handles that error, which is then the context of the `SystemExit`.
     """
     error = sys.exc_info()[1] or getattr(sys, "last_value", None)
     if isinstance(error, SystemExit):

@@ -7,15 +7,22 @@ from multicard.record.observe.phases import BACKWARD, BACKWARD_WITHOUT_LOADER, E
 
 
 class Ranges:
-    """Names for the steps in a trace, and within each for its phases; a step of the warm-up has no phases."""
+    """Opens and closes a range for each step in a trace and, inside it, one for each phase.
+
+    A step of the warm-up has no ranges for its phases.
+    """
 
     def __init__(self, capture: Capture):
-        self.are_shown = False  # while the profiler records
+        self.are_shown = False  # True while the profiler records; set by `Recording`
         self._capture = capture
-        self._open: list[AbstractContextManager[object]] = []  # the step's range, and that of its phase
+        self._open: list[AbstractContextManager[object]] = []  # the range of the step, then that of its phase
 
     def show(self, window: str, event: str | None, is_within_pass: bool) -> None:
-        """Show what an event begins, unless that is between two passes over the data."""
+        """End the range of the open phase, and open one for the phase that an event begins.
+
+        None is opened for an evaluation, or if the event may lie between two passes over the data (`is_within_pass` is
+        False). The range of the step is opened first if it is not open.
+        """
         self._close_phase()
         if event in ENDS or event == EVALUATION or not is_within_pass:
             return
@@ -24,7 +31,7 @@ class Ranges:
             self._open_range(BACKWARD if event == BACKWARD_WITHOUT_LOADER else str(event))
 
     def show_step(self, window: str) -> None:
-        """Show the step that has begun, if it is not shown."""
+        """Open a range for the step that has begun, if none is open."""
         if not self._open:
             self._open_range("warmup" if window == "warmup" else "step")
 

@@ -12,23 +12,25 @@ import torch.distributed as dist
 from multicard.core.files import read_json
 from multicard.core.layout import PROCESS, rank_file
 
-# Variables in which launchers give a process its rank, and the number of ranks: torchrun and its like, Open MPI, MPICH
-# and Intel MPI, Slurm. Open MPI may start its ranks by way of Slurm, so Slurm's come last.
+# Variables in which launchers give a process its rank, and the number of ranks: those of torchrun and similar
+# launchers, of Open MPI, of MPICH and Intel MPI, and of Slurm. The first one that is set counts. Slurm's come last,
+# because Open MPI may start its ranks through Slurm.
 RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")  # site/sitecustomize.py has them too
 SIZE_VARIABLES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS")
 # Back ends that number all their collectives.
 COUNTING_BACKENDS = ("ProcessGroupGloo", "ProcessGroupNCCL")
-# Libraries by which ranks may exchange what no process group of PyTorch shows.
+# If one of these libraries is imported, ranks may exchange data that no process group of PyTorch counts.
 OTHER_LIBRARIES = ("horovod", "mpi4py", "byteps", "bagua", "hivemind", "torch_xla")
-BETWEEN_TWO = ("send", "recv", "recv_anysource")  # messages, which NCCL does not number among the collectives
-messages = Counter[str]()  # between two ranks, of this process so far
+# Methods of a process group for messages between two ranks, which NCCL does not number among the collectives.
+BETWEEN_TWO = ("send", "recv", "recv_anysource")
+messages = Counter[str]()  # number of messages between two ranks that this process has sent or received so far
 
 
 def claim_rank(job: dict[str, Any]) -> bool:
-    """Return whether this process is the first that claims its rank.
+    """Claim the rank of this process; return True if no other process has claimed it before.
 
-    Another one has the same rank by mistake, as it cannot find out its own, or is a helper of a rank. A process that
-    claims its rank again is still the first.
+    Another process may have the same rank because it cannot find out its own rank, or because it is a helper that a
+    rank has started. If the first process claims its rank again, this returns True again.
     """
     path = Path(job["scratch"]) / rank_file("claimed", rank_of_process())
     try:
@@ -40,14 +42,17 @@ def claim_rank(job: dict[str, Any]) -> bool:
 
 
 def is_outermost(job: dict[str, Any]) -> bool:
-    """Return False if the Python process that started this one has the same rank: then this is a helper of a rank."""
+    """Return False if this process is a helper of a rank: its launcher's rank is that of its observed parent process.
+
+    Return True if no launcher has given this process a rank.
+    """
     given = _given_rank()
     parent = Path(job["scratch"]) / f"{PROCESS}.{os.getppid()}"
     return given is None or not parent.exists() or read_json(parent)["told"] != given
 
 
 def _given_rank() -> str | None:
-    """Return the variable that gives this process its rank, as "RANK=0", in the form of process.json."""
+    """Return the launcher's variable with this process's rank, as `told` in process.json ("RANK=0"); None if unset."""
     for name in RANK_VARIABLES:
         value = os.environ.get(name, "")
         if value.isdigit():
@@ -56,21 +61,21 @@ def _given_rank() -> str | None:
 
 
 def rank_of_process() -> int:
-    """Return the rank of this process, by its process group or its launcher's variables; else 0."""
+    """Return the rank of this process: by its process group, else by its launcher's variables, else 0."""
     if dist.is_available() and dist.is_initialized():
         return dist.get_rank()
     return number_in_environment(RANK_VARIABLES) or 0
 
 
 def world_size() -> int:
-    """Return the number of the script's ranks, by its process group or its launcher's variables; else 1."""
+    """Return the number of the script's ranks: by its process group, else by its launcher's variables, else 1."""
     if dist.is_available() and dist.is_initialized():
         return dist.get_world_size()
     return number_in_environment(SIZE_VARIABLES) or 1
 
 
 def number_in_environment(names: Sequence[str]) -> int | None:
-    """Return the number in the first of these variables that is set to one; None if none is."""
+    """Return the number in the first of these variables that is set to a number; None if none is."""
     for name in names:
         value = os.environ.get(name, "")
         if value.isdigit():
@@ -79,10 +84,10 @@ def number_in_environment(names: Sequence[str]) -> int | None:
 
 
 def exchanges() -> dict[str, int] | None:
-    """Return the number of collectives of each process group so far, and of messages.
+    """Return the number of collectives of each process group so far, and that of messages between two ranks.
 
-    None if ranks may exchange something that is not counted: by another library, by remote procedure calls, or by a
-    back end that does not number its collectives.
+    None if ranks may exchange something that is not counted: by a library in `OTHER_LIBRARIES`, by remote procedure
+    calls, or by a back end that does not number its collectives.
     """
     rpc = sys.modules.get("torch.distributed.rpc.api")
     has_rpc_agent = getattr(rpc, "_is_current_rpc_agent_set", lambda: False)
@@ -95,7 +100,10 @@ def exchanges() -> dict[str, int] | None:
 
 
 def _collectives() -> Iterator[tuple[str, int]]:
-    """Yield the process groups of several ranks, by name and device, and their number of collectives so far."""
+    """Yield each process group of several ranks, as its name and a device, with its number of collectives so far.
+
+    Raises `TypeError` for a back end that is not in `COUNTING_BACKENDS`.
+    """
     if not dist.is_available() or not dist.is_initialized():
         return
     for group in dist.distributed_c10d._world.pg_map:  # PyTorch has no public list of them

@@ -25,14 +25,15 @@ from multicard.record.recorder import COUNTED_STEP, Diverged, Recorder, first_no
 class Recording:
     """Recorded steps of one rank, from its first update.
 
-    Made by `Observer`, which then begins and ends steps by turns and reports what happens in them to `events`.
+    Made by `ObservedProcess`, which then begins and ends steps in turn. `Observer` reports what happens in a step to
+    `events`.
 
-    `job`: content of job.json. `loop`, `updates`: the state of the process, kept up to date by the observer.
-    `optimizer`: the lead one; None where the script marks its steps. `training_steps`: number of warm-up and measured
-    steps together, if the script states it; None otherwise. If it is stated, the profiled window is placed as if a new
-    pass over the data began after the measured steps.
+    `job`: content of job.json. `loop`, `updates`: the state of the process, which `Observer` keeps up to date.
+    `optimizer`: the lead optimizer; None if backward passes or marks end the steps. `training_steps`: number of warm-up
+    and measured steps together, if the script states it; None otherwise. If it is stated, the profiled window is placed
+    as if a new pass over the data began after the measured steps.
 
-    A pass is one traversal of the data loader; an epoch is the number of a pass, as the table of steps has it.
+    A pass is one traversal of the data loader. An epoch is the number of a pass, as in steps.csv.
     """
 
     def __init__(
@@ -51,9 +52,11 @@ class Recording:
         self.recorder = self._make_recorder()
         self.plan = Plan(self.stated, training_steps)
         self.pace = Pace()
-        # Ranks exchanged something in the measured steps; None until they have ended, and if that cannot be counted.
+        # True if ranks exchanged something in the measured steps. None until these have ended, and if exchanges cannot
+        # be counted.
         self.exchanged: bool | None = None
-        self.replayed_from: int | None = None  # the step that all later ones replay; see `graphed`
+        # Number of the step that was captured as a CUDA graph, which it and all later steps replay; else None.
+        self.replayed_from: int | None = None
         self.steps = 0  # number of steps that have ended
         self.is_complete = False  # all windows have had their steps
         # The number of steps in shared memory, so that the launcher can read it after killing this process.
@@ -63,7 +66,7 @@ class Recording:
         self.events = RecordedEvents(
             self.recorder.clock, self._ranges, self.devices[0].type == "cuda", self._settle_pass, self._log_epoch
         )
-        # Counts of what ranks had exchanged when the measured steps began.
+        # What `exchanges` returned when the measured steps began.
         self._exchanges_before: dict[str, int] | None = None
         # Mark of the end of the last step; None if other work came after it, so that the next step needs its own mark.
         self._last_end: Mark | None = None
@@ -73,9 +76,10 @@ class Recording:
         is_user_program = self.stated["is_user_program"]
         counted_step = None
         if self.stated.get("count_operations"):
-            # An update comes before the first step of a user's script, but not of a program that states its training.
+            # A user's script has made an update before its first step, so that step may be counted. A program that
+            # marks the begin of its training has not.
             counted_step = min(COUNTED_STEP, self.stated["warmup_steps"]) if is_user_program else COUNTED_STEP
-        # A user's script may read the peaks of memory itself, so they are not reset for it.
+        # A user's script may read the peaks of memory itself, so they are not reset in it.
         return Recorder(self.rank, self.devices, reset_peaks=not is_user_program, counted_step=counted_step)
 
     @property
@@ -84,7 +88,7 @@ class Recording:
         return self.steps >= self.plan.measured_end
 
     def begin_step(self) -> None:
-        """Begin the step after the last one, and what its window needs."""
+        """Begin the next step. Before that, begin or end windows if the step is the first of a window."""
         number = self.steps + 1
         if self._change_windows(number):
             # A step begins at the end of the last one, unless time passed in between that must not count as training.
@@ -97,7 +101,7 @@ class Recording:
         self.events.begin(step, is_within_pass, keeps_losses=number == self.plan.measured_end)
 
     def end_step(self) -> None:
-        """End the open step; after the last one, close the profiled window."""
+        """End the open step. If it was the last one, close its window and set `is_complete`."""
         step = self.events.end()
         self._last_end = step.end
         self.recorder.end(step)
@@ -115,7 +119,7 @@ class Recording:
             self.is_complete = True
 
     def _change_windows(self, number: int) -> bool:
-        """Do what ends or begins a window before step `number`; return True if it took time that belongs to no step.
+        """Do what is needed where windows begin or end before step `number`; return True if this took time of no step.
 
         With 2 warm-up and 3 measured steps, and a profiler that starts 3 steps later: marks are reserved before step 2,
         the measured window begins with step 3 and ends before step 6 (True), the profiler starts before step 9 (True).
@@ -132,7 +136,7 @@ class Recording:
         if follows_measured:
             self._end_measured()
             self._place_window()
-        # Only now: `opening` is None until the profiled window is placed, which may open at once.
+        # This comes last, because `opening` is None until `_place_window`, and may be this very step.
         starts_profiler = number == plan.opening
         if starts_profiler:
             self._open_window()
@@ -144,7 +148,7 @@ class Recording:
         self._log(f"profiling {counted(window.profiled_steps, 'step')}, after {before} more")
 
     def _agree_on_window(self) -> ProfiledWindow:
-        """Return where the profiled window lies: on all ranks where it does on the first."""
+        """Return the profiled window that rank 0 has placed, so that it is the same on all ranks."""
         placed = place(self.pace, self.plan.least_profiled)
         if self.barrier is None:
             return placed
@@ -162,7 +166,10 @@ class Recording:
             self._ranges.are_shown = False
 
     def abandon_window(self) -> None:
-        """Stop the profiler, if it records, without a trace: at the end of a process it would be in the way."""
+        """Stop the profiler, if it records. It must not record while the process ends; its trace does not count.
+
+        The window is left with an error, so that it does not wait for other ranks.
+        """
         if self._profiler_window is not None:
             with suppress(Exception):
                 self._profiler_window.__exit__(RankLeft, RankLeft(), None)
@@ -176,12 +183,16 @@ class Recording:
         self.recorder.settle()
 
     def _settle_pass(self) -> None:
-        """Read the marks of the last pass: a long training has more steps than marks should be kept for."""
+        """Called between two passes: read the marks of the steps so far if the script states its number of steps.
+
+        Such a training may be long, with too many steps to keep the marks of all. While the profiler records, they are
+        kept nevertheless.
+        """
         if self.training_steps is not None and self._profiler_window is None:
             self.settle()
 
     def _end_measured(self) -> None:
-        """Write the measured steps, in case the process is killed before it leaves its record.
+        """End the measured window. Its steps are written now, in case the process is killed before its record is.
 
         Raises `Diverged` if the loss of the last measured step is not finite.
         """
@@ -199,7 +210,7 @@ class Recording:
             raise Diverged(loss, self.plan.measured_end)
 
     def _set_pace(self) -> None:
-        """Set how the measured steps drew from the loader, by which the profiled window is placed."""
+        """Set `pace` from how the measured steps drew from the loader; it decides where the profiled window lies."""
         loader = self.loop.loader
         if not loader:
             return
@@ -208,7 +219,7 @@ class Recording:
         self.pace = pace_of(loader, passes, self.plan, steps_in_pass)
 
     def _write_ended(self) -> None:
-        """Write the steps so far, on another thread than the one that trains."""
+        """Write the steps so far. Called on another thread than the one that trains."""
         self.events.find_phases()
         self.recorder.write_ended(self.scratch / rank_file(STEPS, self.rank))
 
@@ -223,7 +234,7 @@ class Recording:
 
 
 def compare_exchanges(before: dict[str, int] | None, after: dict[str, int] | None) -> bool | None:
-    """Return whether ranks exchanged anything between two counts of `exchanges`; None if either is unknown.
+    """Return True if ranks exchanged anything between two counts of `exchanges`; None if either count is None.
 
     >>> compare_exchanges({"messages": 3}, {"messages": 5}), compare_exchanges({"messages": 3}, None)
     (True, None)

@@ -6,12 +6,16 @@ from typing import Any
 
 import torch
 
-# True where torch.compile traces what follows: there a function must be as if nothing had replaced it.
+# Returns True while torch.compile traces the caller. A replaced function must then do what the original does.
 is_compiling = torch.compiler.is_dynamo_compiling
 
 
 def replace(owner: Any, name: str, around: Callable[..., Any]) -> Callable[[], None]:
-    """Have calls of a function go to `around(function, *arguments)`; return a function that undoes that."""
+    """Replace the function `owner.name`; return a function that puts the original back.
+
+    A call then calls `around(original, *arguments, **options)`. While torch.compile traces the call, it calls the
+    original.
+    """
     plain = getattr(owner, name)
 
     @functools.wraps(plain)

@@ -1,7 +1,7 @@
-"""The script's training loop as its batches show it: the current step and epoch, and what each batch is for.
+"""Infer the state of the script's training loop from its batches: the current step and epoch, and what batches are for.
 
-An evaluation inside a pass over the data is in the step that follows it, as a part of its own: what is drawn from a
-loader without gradients, or with them before the pass trains anything.
+An evaluation between two steps of a pass belongs to the step that follows it, as a phase of its own. Batches are those
+of an evaluation if they are drawn while gradients are disabled, or if they are of a pass of which nothing is trained.
 """
 
 from typing import NamedTuple
@@ -9,12 +9,13 @@ from typing import NamedTuple
 from multicard.record.observe.batches import Pass
 from multicard.record.observe.loaders import Loader
 
-# Batches of one pass that are kept before the first update: a process that never trains may draw any number.
+# Before the first update, at most so many batches of each pass are kept, because a process that never trains may draw
+# any number of batches.
 MOST_UNUSED_BATCHES = 1000
 
 
 class Position(NamedTuple):
-    """Where the loop was before a pass over the data began."""
+    """Epoch, steps and batches that the loop had before a pass over the data began."""
 
     epoch: int
     steps_in_pass: int
@@ -24,27 +25,28 @@ class Position(NamedTuple):
 class TrainingLoop:
     """Step, epoch, passes and batches of one process; written by `Observer`, read by `Recording`.
 
-    Of several loaders that a step draws from, the first is the one that the loop goes over: its passes are epochs.
+    If a step draws from several loaders, the loop is taken to go over the first one: its passes are the epochs.
     """
 
     def __init__(self) -> None:
-        self.step = 0  # number of the step that is open; 0 until the first update
+        self.step = 0  # number of the open step; 0 until the first update
         self.epoch = 1
-        self.steps_in_pass = 0
-        self.batches_in_pass = 0
-        self.passes: list[Pass] = []
-        # The loader from which the latest step drew, and from which the latest one that trained did.
+        self.steps_in_pass = 0  # steps of the current pass that have ended and drew a batch
+        self.batches_in_pass = 0  # batches drawn so far in the current pass
+        self.passes: list[Pass] = []  # all passes that have given a batch, except those of tests
+        # The first loader from which the latest step with a batch drew.
         self.loader: Loader | None = None
+        # The value of `loader` when a step last trained.
         self.trained_loader: Loader | None = None
         self.begin_step()
 
     def begin_step(self) -> None:
-        """Count from here what the open step has drawn and done."""
+        """Begin to count what the open step draws and does."""
         self.batches = 0
         self.has_backward = False
-        # Whether a pass of which nothing was trained has ended in this step: it was a test.
+        # True if a pass has ended in this step of which nothing was trained: that pass was a test.
         self.has_ended_untrained = False
-        self._batches_of_loader = 0
+        self._batches_of_loader = 0  # batches of `loader` that this step has drawn
         self._passes_of_step: list[Pass] = []
         self._before_pass: Position | None = None
 
@@ -56,9 +58,9 @@ class TrainingLoop:
         self.begin_step()
 
     def restart(self) -> None:
-        """Count steps from the first again; what was drawn so far is from before them."""
+        """Count steps from the first again. Batches that were drawn so far count as drawn before the first step."""
         self.step = 0
-        for drawn in self.passes:  # their iterators may go on
+        for drawn in self.passes:  # the script may go on to draw batches of these passes
             drawn.forget_steps(MOST_UNUSED_BATCHES)
         self.passes.clear()
 
@@ -74,7 +76,7 @@ class TrainingLoop:
         self.trained_loader = self.loader
 
     def begin_pass(self) -> None:
-        """Begin a pass over the data; an epoch has passed if the last one had a step."""
+        """Begin a pass over the data. The epoch becomes the next one if the last pass had a step."""
         self._before_pass = Position(self.epoch, self.steps_in_pass, self.batches_in_pass)
         if self.steps_in_pass > 0:
             self.epoch += 1
@@ -97,21 +99,27 @@ class TrainingLoop:
             drawn.forget_oldest(MOST_UNUSED_BATCHES)
 
     def end_pass(self, drawn: Pass) -> None:
-        """Note that a loader has no more batches for a pass."""
+        """Note that the loader has no more batches for the pass `drawn`."""
         drawn.ended = self.step
         is_untrained = drawn.loader is self.loader and not drawn.trained
         self.has_ended_untrained = is_untrained and self.batches > 0 and not self.has_backward
 
     def ends_epoch(self, drawn: Pass) -> bool:
-        """True if the end of this pass is that of the loop's own, before the step has begun its work."""
+        """True if this pass, which has ended, was the loop's pass over the training data.
+
+        That is, the script has trained on it, it is a pass over `trained_loader`, and the open step has not begun its
+        work.
+        """
         return drawn.trained and drawn.loader == self.trained_loader and not self.has_begun_work
 
     def shows_test(self, drawn: Pass | None) -> bool:
-        """True if what the step has drawn so far was a test, now that a batch of the pass `drawn` is asked for.
+        """True if the batches that the open step has drawn so far were a test's.
 
-        Either a pass has ended of which nothing was trained. Or one was broken off before this one, which is trained
-        on, goes on: it had several batches, since a single one may be of a second loader from which this step is the
-        first to draw.
+        This is called when a batch of the pass `drawn` is asked for; None if its iterator was never asked before. There
+        are two signs of a test. First, a pass of which nothing was trained has ended in this step. Second, the step has
+        drawn several batches, all of one pass of which nothing was trained, and now the script goes on with a pass that
+        it trains on: so it broke off the other one. A single batch is no sign, because it may be of a second training
+        loader, from which this step is the first to draw.
         """
         if self.has_ended_untrained:
             return True
@@ -121,7 +129,7 @@ class TrainingLoop:
         return drawn.trained and not self._passes_of_step[0].trained
 
     def discard_test(self) -> None:
-        """Forget the batches of this step, which were a test's, and the pass that began with them."""
+        """Forget the batches of the open step, which were a test's, and the pass that began with them, if one did."""
         for drawn in self.passes:
             drawn.forget_step(self.step)
         self.passes = [drawn for drawn in self.passes if drawn.batches]

@@ -30,16 +30,19 @@ class BatchObserver(Protocol):
 
 
 class WrappedIterator:
-    """Stands for an iterator of PyTorch's, with the attributes that the observer and `Replay` read."""
+    """Takes the place of PyTorch's iterator: it has the attributes that the observer and `Replay` read."""
 
     def __init__(self, loader: Loader):
         self._multicard_loader = loader
-        self._multicard_kept: Any = None  # `ablation.Kept` of a run without loading
+        self._multicard_kept: Any = None  # `ablation.Kept` in a run without loading
         self._num_yielded = 0
 
 
 class WrappedLoader:
-    """A loader that reports its batches; else it is as the loader itself."""
+    """Gives the batches of another loader, and reports them to the observer. It has the other loader's attributes.
+
+    `ahead`: number of batches that the other loader prepares before they are asked for.
+    """
 
     def __init__(self, observer: BatchObserver, loader: Iterable[Any], ahead: int):
         self._observer = observer
@@ -50,7 +53,7 @@ class WrappedLoader:
         return getattr(self._loader, name)
 
     def __len__(self) -> int:
-        return len(self._loader)  # type: ignore[arg-type]  # a loader without a length raises, as it would itself
+        return len(self._loader)  # type: ignore[arg-type]  # raises what the loader raises if it has no length
 
     def __iter__(self) -> Iterator[Any]:
         iterator = WrappedIterator(self._describe())

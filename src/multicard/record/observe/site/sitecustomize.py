@@ -1,6 +1,6 @@
-"""Python runs this file as it starts, before the script. See `multicard.record.observe`.
+"""Have Python observe the script: Python runs this file as it starts. See `multicard.record.observe`.
 
-Any Python 3 can read it, since the script's Python runs it: it has no f-strings, and types in quotes.
+The script's Python runs it, so any Python 3 must be able to: it has no f-strings, and newer types are in quotes.
 """
 
 import atexit
@@ -13,23 +13,26 @@ import os
 import sys
 from pathlib import Path
 
-TYPE_CHECKING = False  # the one of `typing`, whose import would take time
+TYPE_CHECKING = False  # in place of `typing.TYPE_CHECKING`, because importing `typing` would take time
 if TYPE_CHECKING:  # an old Python may lack these names
     from collections.abc import Callable, Sequence
     from importlib.machinery import ModuleSpec
     from types import ModuleType
 
 HERE = Path(__file__).parent
-# Arguments of processes that Python's multiprocessing starts, such as the workers of a DataLoader.
+# A process that Python's multiprocessing starts, such as a worker of a DataLoader, has one of these in its arguments.
 HELPERS = ("--multiprocessing-fork", "multiprocessing.resource_tracker", "multiprocessing.forkserver")
 # Variables in which a launcher gives a process its rank; see `multicard.record.observe.ranks`.
 RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
-LONGEST_MESSAGE = 300  # characters
-JOB = os.environ.get("MULTICARD_OBSERVE", "")  # the script may clear its environment
+LONGEST_MESSAGE = 300  # characters of an error that process.json has
+JOB = os.environ.get("MULTICARD_OBSERVE", "")  # read now, because the script may clear its environment
 
 
 def note_process(**facts: object) -> None:
-    """Write process.json of this process, with these facts in place of the general ones."""
+    """Write process.json of this process: its general facts, and `facts`, which replace those of the same name.
+
+    Facts of an earlier call are not kept.
+    """
     job = os.environ.get("MULTICARD_OBSERVE", JOB)
     scratch = json.loads(Path(job).read_text(encoding="utf-8"))["scratch"]
     torch = sys.modules.get("torch")
@@ -58,7 +61,7 @@ def launcher_rank() -> "int | None":
 
 
 def launcher_variable() -> "str | None":
-    """Return the variable in which a launcher gave the rank, and its value, such as RANK=0; or None."""
+    """Return the variable in which a launcher gave this process its rank, with its value ("RANK=0"); None if unset."""
     for name in RANK_VARIABLES:
         value = os.environ.get(name, "")
         if value.isdigit():
@@ -67,7 +70,10 @@ def launcher_variable() -> "str | None":
 
 
 def program() -> str:
-    """Return the file or module that this process runs; `-c` for code on its command line, which may be secret."""
+    """Return the file or module that this process runs; "" if there is none, or Python is older than 3.10.
+
+    For code on the command line it is only "-c", because the code may be secret.
+    """
     arguments = iter(getattr(sys, "orig_argv", [])[1:])
     for argument in arguments:
         if argument == "-c" or not argument.startswith("-"):
@@ -88,18 +94,18 @@ class EmptyInput(io.TextIOWrapper):
     has_warned = False
 
     def read(self, size: "int | None" = -1) -> str:
-        """Read nothing."""
+        """Warn at the first read, and return nothing."""
         self.warn_once()
         return super().read(size)
 
     # Python's own type is called here with a size or without one, by `input` and by iteration.
     def readline(self, size: int = -1) -> str:  # type: ignore[override]  # typeshed names the argument otherwise
-        """Read nothing."""
+        """Warn at the first read, and return nothing."""
         self.warn_once()
         return super().readline(size)
 
     def warn_once(self) -> None:
-        """Print that there is nothing to read, unless another rank does."""
+        """Print once that there is nothing to read; of several ranks, only rank 0 prints."""
         if not self.has_warned and launcher_rank() in (None, 0):
             self.has_warned = True
             what = "the script reads its standard input, which is empty: give it arguments or a file instead"
@@ -107,7 +113,7 @@ class EmptyInput(io.TextIOWrapper):
 
 
 def watch_input() -> None:
-    """Have a script that reads its standard input warned if that is empty."""
+    """Have a warning printed when the script reads its standard input, if that is the null device."""
     null = Path(os.devnull).stat()
     stdin = os.fstat(0)
     is_empty = (null.st_dev, null.st_ino) == (stdin.st_dev, stdin.st_ino)
@@ -121,14 +127,17 @@ class TorchFinder(importlib.abc.MetaPathFinder):
     def find_spec(
         self, name: str, path: "Sequence[str] | None" = None, target: "ModuleType | None" = None
     ) -> "ModuleSpec | None":
-        """Find `torch` as Python does, with a loader that goes on to the observer; nothing else."""
+        """Return the spec of `torch` that Python finds, with a loader that also starts the observer.
+
+        None for any other module, so that Python's other finders find it.
+        """
         if name != "torch":
             return None
-        sys.meta_path.remove(self)  # else Python would ask this finder again
+        sys.meta_path.remove(self)  # otherwise `importlib.util.find_spec` would call this method again
         try:
             spec = importlib.util.find_spec("torch")
         finally:
-            # Scripts also ask whether torch is there without importing it.
+            # A script may look for torch without importing it, and import it later.
             sys.meta_path.insert(0, self)
         if spec is not None and spec.loader is not None:
             load = spec.loader.exec_module
@@ -144,7 +153,7 @@ class TorchFinder(importlib.abc.MetaPathFinder):
 
 
 def watch() -> None:
-    """Hook into PyTorch."""
+    """Have the observer hook into PyTorch, which has just been imported."""
     sys.path.insert(0, str(HERE))  # the script's environment may have another multicard
     try:
         from multicard.record.observe import hooks
@@ -157,7 +166,7 @@ def watch() -> None:
 
 
 def guarded(function: "Callable[[], None]") -> None:
-    """Run a function of the observer, and report its failure, which must not be one of the script."""
+    """Call a function of the observer. If it raises, print the error, because it must not end the script."""
     try:
         function()
     except Exception as error:
@@ -166,12 +175,12 @@ def guarded(function: "Callable[[], None]") -> None:
 
 
 def is_helper() -> bool:
-    """Return whether Python's multiprocessing started this process; a rank may be such a process, too."""
+    """Return True if Python's multiprocessing started this process. It may be a rank nevertheless."""
     return any(helper in argument for argument in getattr(sys, "orig_argv", []) for helper in HELPERS)
 
 
 def note_error() -> None:
-    """Note the error that ends this process, unless it has imported torch: then the observer does."""
+    """Write the error that ends this process to process.json. If it has imported torch, the observer does so."""
     error = getattr(sys, "last_value", None)
     if isinstance(error, Exception) and "multicard.record.observe.hooks" not in sys.modules:
         message = "{}: {}".format(type(error).__name__, " ".join(str(error).split()))
