@@ -1,4 +1,4 @@
-"""Attempts at a run: one at a time, each in a clean run directory with the checkpoint of the attempt before."""
+"""Attempts at a run, one at a time. Each begins by clearing the run directory, except for an earlier checkpoint."""
 
 import errno
 import shutil
@@ -18,18 +18,19 @@ from multicard.runs.record import ScriptRecord
 
 SCRATCH = ".scratch-"
 LOCK = ".lock"
-WAIT_S = 20.0  # an interrupted attempt exits within this time
-# Errors of a file system that has no locks.
+# Seconds to wait for the lock of a run directory. An attempt that was interrupted releases it sooner.
+WAIT_S = 20.0
+# Locking a file raises one of these errors (errno) on a file system that has no locks.
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 
 
 @contextmanager
 def scratch_in(folder: Path, wait_s: float = WAIT_S) -> Iterator[Path]:
-    """Clear the run directory, and yield a temporary folder in it.
+    """Clear the run directory `folder`, and yield a temporary folder in it.
 
-    However many signals this process gets, the folder is removed before it ends.
+    The temporary folder is removed before this process ends, even if several signals ask the process to end.
 
-    Raises `UserError` if another process is still running the job there after `wait_s`.
+    Raises `UserError` if another process still runs the job of this directory after `wait_s` seconds.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with _locked(folder, wait_s), deferred_signals() as signals:
@@ -39,14 +40,18 @@ def scratch_in(folder: Path, wait_s: float = WAIT_S) -> Iterator[Path]:
             with signals.delivered(end_process):
                 yield scratch
         finally:
-            # Also those of other attempts: a process of a killed one may have written to its own since `_clear`.
+            # This removes the folders of other attempts, too: a process of a killed attempt may have written to the
+            # folder of that attempt after `_clear` had removed it.
             _remove_scratch(folder)
 
 
 @contextmanager
 def _locked(folder: Path, wait_s: float) -> Iterator[None]:
-    """Keep other processes out while the block runs, where the file system has locks."""
-    # A soft lock, filelock's own substitute, would outlive a process that was killed.
+    """Hold the lock of a run directory while the block runs; if the file system has no locks, run it without one.
+
+    Raises `UserError` if another process still holds the lock after `wait_s` seconds.
+    """
+    # filelock's substitute, a soft lock, is a file. It would stay behind if this process were killed.
     lock = FileLock(folder / LOCK, timeout=wait_s, fallback_to_soft=False)
     try:
         lock.acquire()
@@ -62,7 +67,10 @@ def _locked(folder: Path, wait_s: float) -> Iterator[None]:
 
 
 def is_at_work(folder: Path) -> bool:
-    """Return True if a process is running the job of a run directory; False where the file system has no locks."""
+    """Return True if a process holds the lock of a run directory, so that it runs the job there.
+
+    False on a file system without locks, even while a process runs the job.
+    """
     if not (folder / LOCK).exists():
         return False
     try:
@@ -75,7 +83,10 @@ def is_at_work(folder: Path) -> bool:
 
 
 def _clear(folder: Path) -> None:
-    """Remove the files of an earlier attempt, run.json first: without it nothing else counts."""
+    """Remove the files of an earlier attempt except its checkpoint.
+
+    run.json goes first, because a directory without run.json counts as incomplete, whatever else is in it.
+    """
     for name in (RUN, STEPS, EPOCHS, LOG, MEMORY_SNAPSHOT):
         (folder / name).unlink(missing_ok=True)
     for samples in folder.glob(f"{Path(GPU_SAMPLES).stem}*"):
@@ -83,7 +94,7 @@ def _clear(folder: Path) -> None:
     for leftover in (folder / KEPT, folder / TRACE, folder / SAVED):
         shutil.rmtree(leftover, ignore_errors=True)
     _remove_scratch(folder)
-    # Files that `atomic_write` had not finished.
+    # Temporary files of `atomic_write`, left by a process that was killed while it wrote.
     for name in (RUN, STEPS, EPOCHS):
         for leftover in folder.glob(f".{Path(name).stem}-*"):
             leftover.unlink()
@@ -95,9 +106,10 @@ def _remove_scratch(folder: Path) -> None:
 
 
 def script_version(script: Path | None, folder: Path) -> ScriptRecord:
-    """Return the checksum of a user's script, and the commit of the git repository that its folder is in.
+    """Return the name and checksum of a user's script, and the git commit that is checked out in its folder.
 
-    A field is None where there is no file, no repository or no git.
+    `file` is None if `script` is None, and `sha256` also if the script cannot be read. `commit` and `modified` are None
+    if `folder` is in no git repository, or if git is missing.
     """
     git = ["git", "--no-optional-locks", "-C", str(folder)]
     commit = ask([*git, "rev-parse", "HEAD"])

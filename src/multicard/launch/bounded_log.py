@@ -1,4 +1,4 @@
-"""A log file of bounded size, which keeps the beginning and the end of a long output."""
+"""A log file of bounded size: it keeps the beginning and the end of a long output, and drops the middle."""
 
 from pathlib import Path
 from types import TracebackType
@@ -9,11 +9,14 @@ TAIL_BYTES = 4_000_000
 
 
 class BoundedLog:
-    """A file that is appended to, and whose middle is left out when it becomes too long.
+    """A file that is appended to. When it becomes too long, its middle is removed.
 
-    At any time it holds at least `head_bytes` of the beginning of the output, up to the end of a line, and `tail_bytes`
-    of its end. Where bytes are missing, a line counts them. The file takes at most `head_bytes` and twice `tail_bytes`,
-    so that a byte of the tail is copied about once.
+    A line stands in place of the removed bytes, and counts them. The first part of the file holds at least the first
+    `head_bytes` of the output. The last part holds between half of `tail_bytes` and twice `tail_bytes`. Both are cut
+    at the end of a line, or within a line that is longer than half of `tail_bytes`.
+
+    The middle is removed only when the file is longer than `head_bytes` + 2 · `tail_bytes`, so that the tail is copied
+    only once for many lines.
     """
 
     def __init__(self, path: Path, head_bytes: int = HEAD_BYTES, tail_bytes: int = TAIL_BYTES):
@@ -21,11 +24,11 @@ class BoundedLog:
         self._head_limit = head_bytes
         self._tail_limit = tail_bytes
         self._file_size = 0
-        self._written = 0  # bytes in all, the missing ones included
-        self._head_size: int | None = None  # None until bytes are left out
+        self._written = 0  # bytes of the whole output, including those that were removed from the file
+        self._head_size: int | None = None  # bytes before the line that counts; None until the first removal
 
     def write(self, content: bytes) -> None:
-        """Append to the file; it can be read there at once."""
+        """Append to the file, and flush it, so that another process can read the content at once."""
         self._file.write(content)
         self._file.flush()
         self._written += len(content)
@@ -47,7 +50,10 @@ class BoundedLog:
         self._file_size = self._file.tell()
 
     def _end_of_line(self, offset: int) -> int:
-        """Return the offset after the line at `offset`; `offset` itself if that line is long."""
+        """Return the offset after the end of the line that contains `offset`.
+
+        If the line does not end within half of `tail_bytes`, return `offset` itself.
+        """
         self._file.seek(offset)
         line = self._file.readline(self._tail_limit // 2)
         return offset + len(line) if line.endswith(b"\n") else offset

@@ -1,4 +1,4 @@
-"""What the ranks and the samplers of a job left, gathered into its run directory."""
+"""Collect the files that the ranks and the samplers of a job left in its scratch folder."""
 
 import csv
 import shutil
@@ -28,21 +28,21 @@ from multicard.runs.record import NodeConditions, NodeRecord, RankRecord
 
 @dataclass(frozen=True)
 class Collected:
-    """What a job left, beside its tables, its trace and its log."""
+    """Facts about a job that has ended, made by `collect`. Its tables, trace and log are not among them."""
 
-    reports: Sequence[RankReport]  # one for each rank that left one, in order
-    ranks: Sequence[RankRecord]  # one for each report, with what the samplers of the rank's node saw
-    nodes: Sequence[NodeRecord]  # empty for a job on one node
-    conditions: Sequence[NodeConditions | None]  # per node; None of a node that was not sampled
+    reports: Sequence[RankReport]  # in the order of the ranks; a rank without rank.json has none
+    ranks: Sequence[RankRecord]  # one for each report: the report, and the samples of the rank's GPUs
+    nodes: Sequence[NodeRecord]  # one for each node of a job on several nodes; empty for a job on one node
+    conditions: Sequence[NodeConditions | None]  # one for each node; None if the CPUs of the node were not sampled
 
     @property
     def node_of(self) -> dict[int, str]:
-        """Name of the node of each rank, of a job on several nodes."""
+        """Name of each rank's node; empty for a job on one node."""
         return {rank: node.name for node in self.nodes for rank in node.ranks if node.name is not None}
 
 
 def collect(scratch: Path, folder: Path, parameters: JobParameters) -> Collected:
-    """Gather what a job left in its scratch folder; samples of GPUs are moved into the run directory."""
+    """Read what a job left in its scratch folder, and move the samples of GPUs into the run directory `folder`."""
     paths = [scratch / rank_file("rank.json", rank) for rank in range(parameters.ranks)]
     reports = [read_rank_report(path) for path in paths if path.exists()]
     samples = _gpu_samples(scratch, folder, parameters.nodes)
@@ -52,7 +52,10 @@ def collect(scratch: Path, folder: Path, parameters: JobParameters) -> Collected
 
 
 def _rank_record(report: RankReport, parameters: JobParameters, samples: Sequence[GpuSamples]) -> RankRecord:
-    """Return the record of a rank: its report, and what the samples of its node say of its GPUs."""
+    """Return the record of a rank: its report, and its GPUs' energy, conditions and memory during its measured steps.
+
+    `samples`: of the GPUs of each node, in the order of the nodes.
+    """
     node = report.rank // parameters.ranks_per_node
     uuids = [gpu.uuid for gpu in report.gpus or () if gpu.uuid is not None]
     measures = samples[node].of_rank(uuids, report.windows or ())
@@ -73,7 +76,11 @@ def _rank_record(report: RankReport, parameters: JobParameters, samples: Sequenc
 
 
 def _nodes(scratch: Path, parameters: JobParameters, reports: Iterable[RankReport]) -> list[NodeRecord]:
-    """Return name, host, hardware and ranks of every node, without what a node did not report."""
+    """Return the record of every node: its name and ranks, and host and hardware as its first reporting rank has them.
+
+    Host and hardware are None if no rank of the node left a report. A node that did not write its name is named
+    "node 3", by its index.
+    """
     first_report = {report.rank // parameters.ranks_per_node: report for report in reversed(list(reports))}
     records = []
     for node in range(parameters.nodes):
@@ -92,7 +99,10 @@ def _nodes(scratch: Path, parameters: JobParameters, reports: Iterable[RankRepor
 
 
 def _gpu_samples(scratch: Path, folder: Path, nodes: int) -> list[GpuSamples]:
-    """Move the samples of every node's GPUs into the run directory, and read them."""
+    """Move the samples of every node's GPUs into the run directory, and read them.
+
+    A node without such a file, as in a job on CPUs, has an empty `GpuSamples`.
+    """
     names = node_files(GPU_SAMPLES, nodes)
     for name in names:
         if (scratch / name).exists():
@@ -101,7 +111,10 @@ def _gpu_samples(scratch: Path, folder: Path, nodes: int) -> list[GpuSamples]:
 
 
 def _conditions(scratch: Path, nodes: int, ranks: Iterable[RankRecord]) -> list[NodeConditions | None]:
-    """Return who else used the CPUs of every node; None of a node that was not sampled."""
+    """Return the CPU use of other processes on every node; None for a node whose CPUs were not sampled.
+
+    `measured_steps` of a node covers the measured windows of its ranks.
+    """
     windows: dict[int, list[tuple[float, float]]] = {node: [] for node in range(nodes)}
     for rank in ranks:
         if rank.node is not None:
@@ -111,7 +124,10 @@ def _conditions(scratch: Path, nodes: int, ranks: Iterable[RankRecord]) -> list[
 
 
 def join_tables(scratch: Path, folder: Path, ranks: int) -> None:
-    """Join the tables of the ranks, in the order of the ranks, into those of the run; they may be empty."""
+    """Write steps.csv from the steps of all ranks, in the order of the ranks, and epochs.csv from those of rank 0.
+
+    A rank without such a table adds no rows. A table without rows has a header.
+    """
     steps = [scratch / rank_file(STEPS, rank) for rank in range(ranks)]
     write_csv(folder / STEPS, STEP_COLUMNS, _rows(steps))
     write_csv(folder / EPOCHS, EPOCH_COLUMNS, _rows([scratch / rank_file(EPOCHS, 0)]))

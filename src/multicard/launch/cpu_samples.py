@@ -1,7 +1,8 @@
-"""The CPUs of a node while a job runs, and who else used them, which the launcher samples.
+"""Samples of how much CPU time other processes and other virtual machines take on a node while a job runs.
 
-Samples are cut to the times of measured steps afterwards (`time.monotonic`, which all processes of a node share).
-Whether a run counts as disturbed is judged later, by `multicard.analysis.runs.conditions`.
+The launcher takes the samples. After the job, the samples at the times of the measured steps are selected. Launcher and
+ranks use the same clock, `time.monotonic`, which all processes of a node share. Whether the run counts as disturbed is
+decided later, by `multicard.analysis.runs.conditions`.
 """
 
 import os
@@ -20,34 +21,37 @@ from multicard.launch.sampler import Row, Samples, Windows, read_samples, sampli
 from multicard.runs.record import CpuUse, NodeConditions
 
 PROC = Path("/proc")
+# Seconds between samples, or more if sampling would else take more than this share of one CPU's time: on a node with
+# thousands of processes a sample takes long.
 PERIOD_S = 0.5
-# Sampling may take this share of a CPU: where a node has thousands of processes, a sample takes long.
 MOST_OF_A_CPU = 0.005
 SECONDS = ["others_cpu_s", "stolen_cpu_s"]
 COLUMNS = ("time_s", *SECONDS, "usable_cpus")
 
 
 class CpuTimes(NamedTuple):
-    """Seconds that the usable CPUs have spent since the machine was started."""
+    """CPU seconds since the machine was started, summed over the CPUs that this process may use."""
 
-    # Seconds in processes of this machine, without interrupts.
+    # Seconds in which processes of this machine ran (user, nice and system time), without handling interrupts.
     busy_s: float
-    # Seconds that the hypervisor gave to other virtual machines.
+    # Seconds in which this machine was ready to run, but the hypervisor ran other virtual machines.
     stolen_s: float
 
 
 def sample_cpus(file: Path) -> AbstractContextManager[None]:
-    """Sample the CPUs while the block runs, to a CSV file with `COLUMNS`."""
+    """Sample the CPUs while the block runs, and write the samples to a CSV file with `COLUMNS`."""
     return sampling(file, COLUMNS, take_samples())
 
 
 def take_samples(
     read_cpus: Callable[[], CpuTimes] | None = None, read_job: Callable[[psutil.Process], float] | None = None
 ) -> Samples:
-    """Yield the CPU time that other processes than this one and its descendants have taken so far.
+    """Yield samples without end: each has one row with `COLUMNS`, or no row if the CPU times cannot be read.
 
-    A sample has one row, or none where the CPU times cannot be read. `read_cpus`, `read_job`: in place of `cpu_times`
-    and `cpu_s_of_job`.
+    `others_cpu_s` and `stolen_cpu_s` are totals since the machine was started, so only their differences have a
+    meaning. `others_cpu_s` is without the CPU time of this process and its descendants.
+
+    `read_cpus` and `read_job` replace `cpu_times` and `cpu_s_of_job`.
     """
     read_cpus = read_cpus or cpu_times
     read_job = read_job or cpu_s_of_job
@@ -69,22 +73,24 @@ def take_samples(
 
 
 def host_record(file: Path, windows: Windows = ()) -> NodeConditions:
-    """Return who else used the CPUs of a node during a run, and during its measured steps.
+    """Return how much others used the CPUs of a node, during the whole run and during its measured steps.
 
-    `others_cpu_s` is the CPU time that other processes took of the CPUs that the run may use:
+    `others_cpu_s` is the CPU time, in seconds, that other processes took on the CPUs that the run may use:
 
         Δ(user + nice + system) of these CPUs in /proc/stat − Δ(user + system) of the run's processes
 
-    Interrupts are left out: the kernel also handles the run's own network and disks there. `stolen_cpu_s` is the time
-    that the hypervisor gave to other virtual machines, Δ steal. Both have the granularity of the kernel's clock tick,
-    10 ms per CPU. `measured_steps` is by the samples around the measured steps, from the last before to the first after
-    them; None without such samples.
+    The time of interrupts is left out, because the kernel also handles the run's own network and disks in interrupts.
+    `stolen_cpu_s` is Δ steal, the time that the hypervisor gave to other virtual machines. Both are multiples of the
+    kernel's clock tick, 10 ms per CPU. `wall_s` is the time from the first sample to the last.
 
-    `file`: written by `sample_cpus`; what it does not hold is None. `windows`: start and end of the measured steps of
-    each rank of the node.
+    `measured_steps` has the same values, summed over the intervals between two samples that overlap a window; None if
+    no interval does. All other fields are None if the file has fewer than two samples; `usable_cpus` needs one.
+
+    `file`: written by `sample_cpus`. `windows`: start and end of each rank's measured windows, of all ranks of the
+    node, by `time.monotonic`.
     """
     samples = read_samples(file, COLUMNS)
-    # Each row covers the time from the sample before to its own.
+    # Each row covers the interval from the sample before it to its own sample.
     spent = samples[["time_s", *SECONDS]].diff().rename(columns={"time_s": "wall_s"}).iloc[1:]
     starts = samples["time_s"].iloc[:-1].to_numpy()
     ends = samples["time_s"].iloc[1:].to_numpy()
@@ -100,16 +106,16 @@ def host_record(file: Path, windows: Windows = ()) -> NodeConditions:
 
 
 def _sums(spent: pd.DataFrame) -> dict[str, float | None]:
-    """Return the sum of each column of seconds; None for each where there are no rows."""
+    """Return the sum of each column of seconds; None for each column if there are no rows."""
     names = (*SECONDS, "wall_s")
     if spent.empty:
         return dict.fromkeys(names)
-    # Rounding to clock ticks can make the others' time negative.
+    # `others_cpu_s` is a difference of two numbers that are rounded to clock ticks, so it can be just below zero.
     return {name: max(0.0, float(spent[name].sum())) for name in names}
 
 
 def cpu_times(proc: Path = PROC) -> CpuTimes:
-    """Return how the CPUs that this process may use have spent their time; `proc`: the folder /proc."""
+    """Return the CPU times of the CPUs that this process may use; `proc`: the folder /proc."""
     ticks_per_s = os.sysconf("SC_CLK_TCK")
     usable = {f"cpu{number}" for number in os.sched_getaffinity(0)}
     busy_ticks = 0
@@ -125,13 +131,14 @@ def cpu_times(proc: Path = PROC) -> CpuTimes:
 
 
 def cpu_s_of_job(launcher: psutil.Process) -> float:
-    """Return the CPU seconds of a process and its descendants so far, with those of children that they waited for.
+    """Return the CPU seconds that a process and its descendants have used so far.
 
-    So a process that ends between two samples stays in the sum.
+    The kernel adds the time of a process that has ended to its parent's children times, once the parent has waited for
+    it. These are summed, too, so that a process that ends between two samples stays in the sum.
     """
     total_s = 0.0
     for process in (launcher, *launcher.children(recursive=True)):
-        with suppress(psutil.Error):  # it has just ended
+        with suppress(psutil.Error):  # the process has just ended
             times = process.cpu_times()
             total_s += times.user + times.system + times.children_user + times.children_system
     return total_s

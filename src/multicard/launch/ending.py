@@ -1,4 +1,4 @@
-"""End a launcher when it gets a signal or its pipeline has ended, but only after it has cleaned up."""
+"""End a launcher when it gets a signal, or when the pipeline that started it ends; but let it clean up first."""
 
 import os
 import signal
@@ -13,12 +13,12 @@ import psutil
 
 from multicard.core.signals import DeferredSignals, installed_handler
 
-LOOK_S = 1.0
+LOOK_S = 1.0  # seconds between two looks at another process
 
 
 @contextmanager
 def deferred_signals() -> Iterator[DeferredSignals]:
-    """Defer SIGINT, SIGTERM and SIGHUP in a block, but where it lets them `end_process`.
+    """Defer SIGINT, SIGTERM and SIGHUP while a block runs, except where an inner block delivers them.
 
         with deferred_signals() as signals:
             start()
@@ -26,9 +26,14 @@ def deferred_signals() -> Iterator[DeferredSignals]:
                 wait()
             clean_up()
 
-    A signal that was not delivered ends the process when the block is left. Such blocks may be nested: an inner one
-    continues with the signals of the outer one. In a thread other than the main one, to which no signal comes, this
-    does nothing.
+    A signal that comes during `start()` is held until `wait()` begins. A signal that comes during `wait()` interrupts
+    it by the exception of `end_process`, so `clean_up()` belongs in a `finally`. A signal that comes during
+    `clean_up()` ends the process when the block ends; but if the block ends by an exception, the signal is dropped.
+
+    Such blocks may be nested. The inner block yields the object of the outer block, and a signal that is still held
+    when the inner block ends is treated as the outer block treats signals at that place.
+
+    In a thread other than the main one this does nothing, because Python handles signals in the main thread only.
     """
     if threading.current_thread() is not threading.main_thread():
         yield DeferredSignals()
@@ -45,18 +50,19 @@ def deferred_signals() -> Iterator[DeferredSignals]:
 
 
 def end_process(number: int) -> NoReturn:
-    """End this process as the signal `number` would, by `KeyboardInterrupt` or `SystemExit` with a shell's code."""
+    """Raise `KeyboardInterrupt` for SIGINT, else `SystemExit` with 128 + `number`, the code that a shell reports."""
     if number == signal.SIGINT:
         raise KeyboardInterrupt
     sys.exit(128 + number)
 
 
 def end_with_process(pid: int) -> None:
-    """Have this process get SIGTERM when another one, which waits for it, has ended, even by SIGKILL.
+    """Send SIGTERM to this process once the process `pid`, which waits for this one, has ended, even by SIGKILL.
 
-    The signal that Linux can send at a parent's death reaches children only, and a shell may stand between the two.
+    A thread looks for `pid` every second. Linux can signal a process when its parent ends (prctl), but `pid` need not
+    be the parent: a shell may stand between the two.
 
-    `pid`: of the process that waits; 0, as a container shows a process outside of it, for none.
+    `pid`: 0 if there is no process to watch. Inside a container, a process outside of it has the id 0, too.
     """
     if pid == 0:
         return

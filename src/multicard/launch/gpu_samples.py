@@ -1,8 +1,9 @@
-"""The GPUs of a node while a job runs: energy, power, clocks, heat, throttling and memory, which the launcher samples.
+"""Samples of a node's GPUs while a job runs: energy, power, clocks, temperature, throttling and memory.
 
-Ranks call nothing of NVML's: they leave the times of their measured steps, by the clock that all processes of a node
-share (`time.monotonic`), and samples are cut to these afterwards. What cannot be read is None: a missing number must
-not end a job. Whether a run counts as disturbed is judged later, by `multicard.analysis.runs.conditions`.
+The launcher takes the samples through NVML; ranks do not call NVML. A rank reports the times of its measured windows,
+and after the job the samples at these times are selected. Launcher and ranks use the same clock, `time.monotonic`,
+which all processes of a node share. A value that cannot be read is None, because a missing number must not end a job.
+Whether the run counts as disturbed is decided later, by `multicard.analysis.runs.conditions`.
 """
 
 import itertools
@@ -21,11 +22,12 @@ from multicard.core.system import read_or_none
 from multicard.launch.sampler import Row, Samples, Windows, read_samples, sampling
 from multicard.runs.record import CLOCK_REASONS, Energy, GpuConditions, GpuState
 
-PERIOD_S = 0.1  # drivers renew power and energy every 20 to 100 ms
-SLOW_EVERY = 10  # samples, for the limits of power, which take longer to read
+PERIOD_S = 0.1  # seconds between samples; drivers update power and energy every 20 to 100 ms
+SLOW_EVERY = 10  # every tenth sample has the power limits, because reading them takes longer
 
+# The bit of NVML's clocks event reasons that says that the GPU is idle.
 IDLE = 0x1
-# Arguments of NVML's functions (nvml.h).
+# Arguments and a result of NVML's functions (nvml.h).
 SM_CLOCK = 1
 MEMORY_CLOCK = 2
 GPU_SENSOR = 0
@@ -37,7 +39,7 @@ COLUMNS = ("time_s", "gpu", *STATE, "energy_j", "memory_used_bytes", "problem")
 
 
 class Gpu:
-    """A GPU, which NVML (the module pynvml) reads by a handle. What the driver cannot read is None."""
+    """A GPU, read by NVML (the module pynvml) through its handle. A value that the driver cannot read is None."""
 
     def __init__(self, nvml: Any, handle: Any):
         self._nvml = nvml
@@ -46,11 +48,11 @@ class Gpu:
     def fast(self) -> Row:
         """Return the columns that are read in every sample."""
         reasons = self._read("nvmlDeviceGetCurrentClocksEventReasons")
-        if reasons is None:  # drivers before 535 know the former name only
+        if reasons is None:  # drivers before 535 have the function under its former name only
             reasons = self._read("nvmlDeviceGetCurrentClocksThrottleReasons")
         return {
             "energy_j": self._read_thousandths("nvmlDeviceGetTotalEnergyConsumption"),
-            # Right after the energy, whose time it is: to read the rest may take milliseconds.
+            # The time is taken right after the energy is read, because reading the rest may take milliseconds.
             "time_s": time.monotonic(),
             "sm_clock_mhz": self._read("nvmlDeviceGetClockInfo", SM_CLOCK),
             "memory_clock_mhz": self._read("nvmlDeviceGetClockInfo", MEMORY_CLOCK),
@@ -61,32 +63,32 @@ class Gpu:
         }
 
     def limits(self) -> Row:
-        """Return the columns that are read in some samples: power limits, in watts."""
+        """Return the columns that only every tenth sample has: power limits, in watts."""
         return {
             "power_limit_w": self._read_thousandths("nvmlDeviceGetEnforcedPowerLimit"),
             "default_power_limit_w": self._read_thousandths("nvmlDeviceGetPowerManagementDefaultLimit"),
         }
 
     def is_partitioned(self) -> bool:
-        """True if the GPU is partitioned (MIG), so that its counters are those of all its instances together."""
-        modes = self._read("nvmlDeviceGetMigMode")  # the current and the pending one
+        """True if the GPU is partitioned (MIG). Then its counters are sums over all of its instances."""
+        modes = self._read("nvmlDeviceGetMigMode")  # the current and the pending mode; None on a GPU without MIG
         return bool(modes) and modes[0] == MIG_ENABLED
 
     def _memory_used_bytes(self) -> int:
-        # The second version leaves out what the driver reserves for itself, as nvidia-smi does.
+        # Version 2 does not count the memory that the driver reserves for itself. nvidia-smi shows the same number.
         return self._nvml.nvmlDeviceGetMemoryInfo(self._handle, version=self._nvml.nvmlMemory_v2).used
 
     def _read(self, function: str, *arguments: Any) -> Any:
         return read_or_none(lambda: getattr(self._nvml, function)(self._handle, *arguments))
 
     def _read_thousandths(self, function: str) -> float | None:
-        """Return in watts or joules what NVML reads in thousandths of these."""
+        """Return a value in watts or joules that NVML returns in milliwatts or millijoules."""
         value = self._read(function)
         return None if value is None else value / 1000
 
 
 def reason_names(bits: int) -> list[str]:
-    """Return the names of NVML's clocks event reasons; of an unknown bit, its value.
+    """Return the name of each of NVML's clocks event reasons that is set in `bits`; an unknown bit in hexadecimal.
 
     >>> reason_names(0x44), reason_names(0), reason_names(0x10000)
     (['sw_power_cap', 'hw_thermal_slowdown'], [], ['0x10000'])
@@ -96,18 +98,18 @@ def reason_names(bits: int) -> list[str]:
 
 
 def sample_gpus(file: Path, nvml: Any = None) -> AbstractContextManager[None]:
-    """Sample the GPUs while the block runs, to a CSV file with `COLUMNS`.
+    """Sample the GPUs while the block runs, and write the samples to a CSV file with `COLUMNS`.
 
-    `nvml`: the module pynvml, if not the one that is installed.
+    `nvml`: replaces the installed module pynvml.
     """
     return sampling(file, COLUMNS, _take_samples(nvml))
 
 
 def _take_samples(nvml: Any) -> Samples:
-    """Yield the state of all GPUs that NVML shows, a row for each.
+    """Yield samples of all GPUs that NVML opens; a sample has one row per GPU.
 
-    The first sample also has a row for each GPU that cannot be sampled, with the `problem`; of the GPU "" if it is a
-    problem of them all.
+    The first sample also has a row for each partitioned GPU, which is not sampled: only `gpu` and `problem` are set. If
+    NVML itself cannot be used, the only sample is one such row, whose `gpu` is "".
     """
     gpus: dict[str, Gpu] = {}
     problems: list[Row] = []
@@ -122,7 +124,7 @@ def _take_samples(nvml: Any) -> Samples:
         yield [{"gpu": "", "problem": f"NVML cannot be used: {error}"}], PERIOD_S
         return
     for index in range(count):
-        # NVML counts GPUs that a cgroup hides, as Slurm does those of other jobs, but opens none of them.
+        # NVML also counts GPUs that a cgroup hides, such as those of other Slurm jobs, but it cannot open them.
         handle = read_or_none(partial(nvml.nvmlDeviceGetHandleByIndex, index))
         uuid = None if handle is None else read_or_none(partial(nvml.nvmlDeviceGetUUID, handle))
         if not uuid:
@@ -144,9 +146,9 @@ def _take_samples(nvml: Any) -> Samples:
 
 @dataclass
 class GpuSamples:
-    """Samples of the GPUs of a node, and why others have none, both by UUID. What was not read is NaN.
+    """Samples of the GPUs of a node, and the problems of GPUs that were not sampled; both by UUID.
 
-    A problem of all GPUs has the UUID "".
+    A value that was not read is NaN. A problem of NVML itself, which concerns all GPUs, has the UUID "".
     """
 
     gpus: dict[str, pd.DataFrame] = field(default_factory=dict)
@@ -154,23 +156,26 @@ class GpuSamples:
 
     @classmethod
     def read(cls, file: Path) -> "GpuSamples":
-        """Read what `sample_gpus` wrote; nothing where there is no such file."""
+        """Read the file that `sample_gpus` wrote. Without the file there are neither samples nor problems."""
         rows = read_samples(file, COLUMNS).fillna({"gpu": ""})
         problems = rows.dropna(subset="problem").set_index("gpu")["problem"]
         samples = rows[rows["problem"].isna()]
         return cls(dict(iter(samples.groupby("gpu"))), dict(problems))
 
     def of_rank(self, gpus: Sequence[str], windows: Windows) -> "list[GpuMeasures]":
-        """Return what each GPU of a rank, by its UUID, did in the rank's measured windows.
+        """Return the measures of each GPU of a rank in the rank's measured windows, in the order of `gpus`.
 
-        A rank on a CPU has one entry, without energy.
+        `gpus`: UUIDs; empty for a rank on a CPU, which gets one entry that holds only the reason why it has no energy.
         """
         if not gpus:
             return [GpuMeasures(Energy(reason="no meter for a CPU"), None, None)]
         return [self.of_gpu(uuid, windows) for uuid in gpus]
 
     def of_gpu(self, uuid: str, windows: Windows) -> "GpuMeasures":
-        """Return what a GPU did in some windows of time, which are in order."""
+        """Return the measures of a GPU in windows of time, which are in rising order.
+
+        For a GPU without samples, the energy holds the reason why, and the rest is None.
+        """
         samples = self.gpus.get(uuid)
         if samples is None:
             any_problem = next(iter(self.problems.values()), "NVML does not know the GPU")
@@ -181,15 +186,20 @@ class GpuSamples:
 
 @dataclass(frozen=True)
 class GpuMeasures:
-    """What the samples of a GPU say of some windows of time."""
+    """Measures of a GPU in some windows of time, from its samples."""
 
     energy: Energy
-    conditions: GpuConditions | None  # None where the GPU was not sampled
-    memory_used_bytes: int | None  # the most that all processes together used in the first window
+    conditions: GpuConditions | None  # None if the GPU was not sampled
+    # The most that all processes together used in the first window; None if that was not sampled.
+    memory_used_bytes: int | None
 
 
 def _energy(samples: pd.DataFrame, windows: Windows) -> Energy:
-    """Return the increase of the energy counter in some windows, between samples by a straight line."""
+    """Return the energy in some windows: the increase of the energy counter from start to end of each, summed.
+
+    The counter at a start or end is interpolated linearly between the samples before and after it. If the energy is not
+    known, the result has the reason instead.
+    """
     if not windows:
         return Energy(reason="no step was measured")
     times = samples["time_s"]
@@ -207,9 +217,14 @@ def _energy(samples: pd.DataFrame, windows: Windows) -> Energy:
 
 
 def _conditions(samples: pd.DataFrame, windows: Windows) -> GpuConditions:
+    """Return the state of a GPU before and after its measured windows, and why its clocks were low in them.
+
+    `after` is None if no sample lies in a window. `clock_reasons` is None if no sample in a window has reasons, and
+    empty if they were read and none was set.
+    """
     inside = _inside(samples, windows)
     reasons = inside["clock_reasons"].dropna().astype(int)
-    # A GPU that idles lowers its clocks, which slows no step down.
+    # Samples of an idle GPU are left out: an idle GPU lowers its clocks, but that slows no step down.
     names = {name for bits in reasons if not bits & IDLE for name in reason_names(bits)}
     return GpuConditions(
         before=_last_state(samples.iloc[:1]),
@@ -219,15 +234,19 @@ def _conditions(samples: pd.DataFrame, windows: Windows) -> GpuConditions:
 
 
 def _most_memory(samples: pd.DataFrame, windows: Windows) -> int | None:
-    """Return the most memory in use in the first window, in bytes: PyTorch keeps what a test after it takes."""
-    # A short window may lie between two samples.
+    """Return the most memory in use in some windows, in bytes; None if it was not sampled.
+
+    Callers pass the first window only. The evaluation after it takes memory, too, and PyTorch keeps that memory, so
+    that it would count as used in all later windows.
+    """
+    # A short window may lie between two samples, so each window is extended to two periods before its start.
     extended = [(start - 2 * PERIOD_S, end) for start, end in windows]
     most = _inside(samples, extended)["memory_used_bytes"].max()
     return None if pd.isna(most) else int(most)
 
 
 def _inside(samples: pd.DataFrame, windows: Windows) -> pd.DataFrame:
-    """Return the samples in any of the windows."""
+    """Return the samples whose times are in any of the windows."""
     is_inside = np.zeros(len(samples), dtype=bool)
     for start, end in windows:
         is_inside |= samples["time_s"].between(start, end).to_numpy()
@@ -235,7 +254,7 @@ def _inside(samples: pd.DataFrame, windows: Windows) -> pd.DataFrame:
 
 
 def _last_state(samples: pd.DataFrame) -> GpuState:
-    """Return the state at the last of some samples; limits are those of the last sample that has them."""
+    """Return the state at the last of some samples, with the power limits of the last of them that has limits."""
     last = samples[STATE].iloc[-1]
     last = last.fillna(samples[LIMITS].ffill().iloc[-1])
     readings = {name: None if pd.isna(value) else float(value) for name, value in last.items()}

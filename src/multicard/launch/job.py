@@ -57,18 +57,18 @@ from multicard.runs.rank_report import RankReport
 from multicard.runs.record import ListedFile, Place, ProfilerUse, RunRecord
 from multicard.runs.verdict import Verdict
 
-LOG_TAIL = 20_000  # characters of a log in which a full disk is looked for
+LOG_TAIL = 20_000  # messages about a full disk are searched for in so many characters at the end of a log
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """One attempt at a job: what to run, under what, and where; made by `run_job`."""
+    """One attempt at a job: its parameters, profiler, time limit and folders; made by `run_job`."""
 
     parameters: JobParameters
     profiler: ProfilerChoice
     time_limit_s: float
     folder: Path  # the run directory
-    scratch: Path  # where ranks write: a folder on the node, or on several nodes the one that all see
+    scratch: Path  # folder that ranks write to: see `_scratch_of_ranks`
     shared: Path  # temporary folder in the run directory, which all nodes see
 
     @property
@@ -83,13 +83,13 @@ class Attempt:
 
     @property
     def checkpoint(self) -> Path:
-        """The folder from which the job resumes, if an earlier attempt was interrupted."""
+        """The file from which the job resumes, if an earlier attempt was interrupted and left it."""
         return self.folder / CHECKPOINT
 
 
 @dataclass(frozen=True)
 class Execution:
-    """The command of a job, when it ran, and how it ended."""
+    """The command of a job, how it ended, and when it started and ended, in UTC."""
 
     command: Sequence[str]
     ended: Ended
@@ -107,16 +107,17 @@ def run_job(
 ) -> RunRecord:
     """Run the job and write its run directory; return its record.
 
-    Every job has an outcome: `completed`, `out_of_memory`, `diverged`, `timed_out` or `failed`. run.json is written
-    last, so a directory that has one is complete. A job that was interrupted has no outcome; started again, it resumes
-    from its checkpoint, if it has one.
+    The outcome is `completed`, `out_of_memory`, `diverged`, `timed_out` or `failed`. run.json is written last, so a
+    directory that has one is complete. If this process is interrupted, the job has no outcome and no run.json. When the
+    job is started again, it resumes from its checkpoint, if it has one.
 
-    `data` and `model`: folders of the prepared data set and language model, for a run that has them; `folder`: the run
-    directory, from which all is removed that an earlier attempt left but its checkpoint; `order`: the run's place in
-    the planned order.
+    `data` and `model`: folders of the prepared data set and language model; None if the run needs none. `folder`: the
+    run directory; everything that an earlier attempt left there is removed, except its checkpoint. `order`: the run's
+    place in the planned order.
 
-    Raises `UserError` if the configured profiler cannot be used, or `folder` cannot be written, such as on a full disk:
-    that is no outcome of the job.
+    Raises `UserError`, and writes no run.json, if something other than the job is at fault: the configured profiler
+    cannot be used, another process runs the same job, Slurm's controller does not answer, or `folder` cannot be
+    written, as on a full disk.
     """
     workload = WORKLOADS[parameters.workload]
     launching = workload.launching(parameters)
@@ -154,7 +155,8 @@ def run_job(
             scratch, folder / TRACE, profiler.name, verdict.outcome, parameters, execution.ended,
             _trace_problem(collected),
         )  # fmt: skip
-        # The first report stands for all ranks in what is alike on all of them.
+        # Host, hardware, versions and the like are the same on all ranks, so the record takes them from the first
+        # report. Without a report they stay unknown.
         first = collected.reports[0] if collected.reports else RankReport(rank=0, outcome=verdict.outcome)
         record = RunRecord(
             run=attempt.name,
@@ -191,7 +193,10 @@ def run_job(
 
 
 def refuse_job(parameters: JobParameters, folder: Path, why: Reason | str, order: Place | None = None) -> RunRecord:
-    """Leave the run directory of a job that this machine cannot run, for a reason or by a message: it has `failed`."""
+    """Write the run directory of a job that this machine cannot run, and return its record: the job has `failed`.
+
+    `why`: the reason. A message becomes the reason `cannot_run` on this host.
+    """
     reason = Reason("cannot_run", node=socket.gethostname(), message=why) if isinstance(why, str) else why
     text, now = describe_reason(reason), _timestamp(datetime.now(UTC))
     with report_unwritable(folder), scratch_in(folder) as scratch:
@@ -218,8 +223,9 @@ def refuse_job(parameters: JobParameters, folder: Path, why: Reason | str, order
 def _scratch_of_ranks(parameters: JobParameters, shared: Path) -> AbstractContextManager[Path]:
     """Return the folder that ranks write to.
 
-    On a cluster it is on the node, since writing over a network disturbs what is measured. Of several nodes each makes
-    its own, and copies it to the shared one.
+    In a Slurm job on one node it is a temporary folder of that node, because writing over a network disturbs what is
+    measured. Otherwise it is `shared`. In a job on several nodes, each node makes a folder of its own for its ranks,
+    and copies the files to `shared` when they have ended.
     """
     if slurm_job() and parameters.nodes == 1:
         return node_folder()
@@ -227,12 +233,12 @@ def _scratch_of_ranks(parameters: JobParameters, shared: Path) -> AbstractContex
 
 
 def _write_job_file(attempt: Attempt, data: Path | None, model: Path | None) -> None:
-    """Write job.json, by which the ranks, the observer and other nodes know what to do."""
+    """Write job.json, from which the ranks, the observer and other nodes read what to do."""
     parameters = attempt.parameters
     workload = WORKLOADS[parameters.workload]
     observed = workload.observed(parameters)
     if attempt.profiler.name == "none" and workload.is_user_program:
-        observed["profiled_steps"] = 0  # nothing would record them
+        observed["profiled_steps"] = 0  # without a profiler, nothing would record these steps
     content = {
         "parameters": parameters.stated(),
         "profiler": attempt.profiler.name,
@@ -253,7 +259,7 @@ def _execute(attempt: Attempt) -> Execution:
     """Run the ranks, on this node or on several, until all have ended."""
     parameters, scratch = attempt.parameters, attempt.scratch
     start = datetime.now(UTC)
-    if parameters.nodes > 1:  # each node makes the command and the environment of its ranks
+    if parameters.nodes > 1:  # each node builds the command and the environment of its own ranks
         job = (scratch / JOB).absolute()
         command, ended = run_on_nodes(parameters, attempt.shared, job, attempt.log, attempt.time_limit_s, _follow)
     else:
@@ -265,9 +271,9 @@ def _execute(attempt: Attempt) -> Execution:
 
 
 def _judge(attempt: Attempt, ended: Ended, collected: Collected) -> Verdict:
-    """Return the verdict on a job, by what holds for every job and by what its workload knows.
+    """Return the verdict on a job: by rules for every job first, then as its workload changes it.
 
-    Raises `UserError` if it failed because a disk was full, which is no outcome of the job.
+    Raises `UserError` if the job failed because a disk was full, so that the user can free space and try again.
     """
     parameters = attempt.parameters
     workload = WORKLOADS[parameters.workload]
@@ -276,9 +282,11 @@ def _judge(attempt: Attempt, ended: Ended, collected: Collected) -> Verdict:
     )
     verdict = judge(facts)
     if verdict.outcome == "failed" and verdict.reason is not None:
+        # The reason becomes `profiler_failed` if no rank explains the failure and the profiler itself failed.
         reason = judge_profiler(verdict.reason, PROFILERS[attempt.profiler.name], ended, attempt.log)
         verdict = verdict._replace(reason=reason)
     if verdict.outcome == "completed" and parameters.device == "cuda":
+        # The job failed if ranks shared a GPU.
         verdict = judge_gpus(collected.reports, parameters.devices)
     verdict = workload.judge(parameters, *verdict, collected.reports, attempt.scratch)
     if verdict.outcome == "failed" and verdict.reason is not None:
@@ -289,10 +297,10 @@ def _judge(attempt: Attempt, ended: Ended, collected: Collected) -> Verdict:
 
 
 def _full_folder(reason: Reason, log: Path, folders: Sequence[Path]) -> Path | None:
-    """Return the folder whose disk was full when a job failed; None if none was.
+    """Return the first of `folders` whose disk was full when a job failed; None if none was.
 
-    A message is no proof: a script may complain about another disk. It has to name the folder, or the folder has to be
-    full now.
+    The reason or the end of the log must have a line about a full disk. Such a line alone proves nothing, because a
+    script may complain about another disk: the line has to name the folder, or the folder's disk has to be full now.
     """
     lines = [reason.message or "", *text_of(log)[-LOG_TAIL:].splitlines()]
     complaints = [line for line in lines if mentions_full_disk(line)]
@@ -304,7 +312,7 @@ def _full_folder(reason: Reason, log: Path, folders: Sequence[Path]) -> Path | N
 
 
 def _keep_memory_snapshot(attempt: Attempt, verdict: Verdict) -> None:
-    """Move PyTorch's snapshot of the rank whose memory ran out into the run directory."""
+    """Move a rank's memory snapshot into the run directory, if its GPU ran out of memory and PyTorch wrote one."""
     reason = verdict.reason
     if reason is None or not reason.held or reason.rank is None:
         return
@@ -314,7 +322,7 @@ def _keep_memory_snapshot(attempt: Attempt, verdict: Verdict) -> None:
 
 
 def _trace_problem(collected: Collected) -> str | None:
-    """Return why the profiler recorded too little in a rank, of the first that reports a problem."""
+    """Return the first problem with a trace that a rank reported, with the number of the rank; None if no rank did."""
     problems = [report for report in collected.reports if report.trace_problem]
     return f"rank {problems[0].rank}: {problems[0].trace_problem}" if problems else None
 
@@ -324,7 +332,7 @@ def _timestamp(time: datetime) -> str:
 
 
 def _profiler_use(profiler: ProfilerChoice, ended: Ended, missing: str | None) -> ProfilerUse:
-    """Return what the record says of the profiler; `missing`: why there is no trace."""
+    """Return the profiler's entry in the record; `missing`: why there is no trace, None if there is one."""
     why = profiler.why
     if ended.profiler_failed_before:
         why = f"{why}; the job was started again: {ended.profiler_failed_before}"
@@ -332,21 +340,22 @@ def _profiler_use(profiler: ProfilerChoice, ended: Ended, missing: str | None) -
 
 
 def _command_without_private_parts(attempt: Attempt, command: Sequence[str]) -> list[str]:
-    """Return the command without secrets and without the name of its temporary folder."""
+    """Return the command without secrets, and with $SCRATCH in place of the path of its scratch folder."""
     return arguments_without_secrets([part.replace(str(attempt.scratch), "$SCRATCH") for part in command])
 
 
 def _write_record(attempt: Attempt, record: RunRecord) -> None:
-    """Write run.json, and remove what a run that is done does not need."""
-    with contextlib.suppress(OSError):  # the script kept something there, or there was no script
+    """Write run.json. Before that, remove the script's folder if it is empty, and a checkpoint that is of no use."""
+    with contextlib.suppress(OSError):  # the folder is not empty, or the run has no script and so no folder
         (attempt.folder / SAVED).rmdir()
-    if record.outcome != "timed_out":  # the run is done, or the checkpoint may be the cause
+    # After a time-out, another attempt can go on from the checkpoint. After a failure, the checkpoint may be the cause.
+    if record.outcome != "timed_out":
         attempt.checkpoint.unlink(missing_ok=True)
     write_json(attempt.folder / RUN, record.as_json())
 
 
 def _announce(attempt: Attempt, secrets: Sequence[str]) -> None:
-    """Print that the job starts, under which profiler, and what is withheld from it."""
+    """Print that the job starts, the profiler that it runs under, and the variables that are withheld from it."""
     profiler = attempt.profiler
     is_as_configured = profiler.name == attempt.parameters.profiler and profiler.caveat is None
     remark = "" if is_as_configured else f" ({profiler.why})"
@@ -357,7 +366,7 @@ def _announce(attempt: Attempt, secrets: Sequence[str]) -> None:
 
 
 def _report(attempt: Attempt, record: RunRecord, ended: Ended, measured: MeasuredSteps | None) -> None:
-    """Print how the job ended, with the time of a step if it completed, else with the reason."""
+    """Print the outcome of the job, the time of a step if it completed, and the reason if it did not."""
     details: list[str] = [record.outcome]
     if measured is not None and record.completed:
         details.append(f"{with_unit(measured.step_s, SECONDS)} per step")
@@ -368,7 +377,10 @@ def _report(attempt: Attempt, record: RunRecord, ended: Ended, measured: Measure
 
 
 def _follow(line: str) -> None:
-    """Print a line of the job if it is one of progress; a progress bar of the script may stand before it."""
+    """Print the progress message in a line that the job printed; print nothing for a line without one.
+
+    The message begins with `PROGRESS` and two blanks. Text before it is dropped, such as a script's progress bar.
+    """
     _, prefix, progress = line.rpartition(f"{PROGRESS}  ")
     if prefix:
         _print(prefix + progress)

@@ -1,4 +1,4 @@
-"""The verdict on a job, by what its ranks reported and how its launcher exited."""
+"""The verdict on a job, from the reports of its ranks, its log, and the exit code of its launcher."""
 
 import itertools
 import re
@@ -20,9 +20,9 @@ from multicard.profilers.interface import Profiler
 from multicard.runs.rank_report import RankReport
 from multicard.runs.verdict import COMPLETED, Verdict
 
-# A rank and its exit code in the list of failures with which torchrun ends.
+# A rank and its exit code, in the list of failures that torchrun prints at its end.
 FAILED_RANK = re.compile(r"rank +: (\d+) \(local_rank: \d+\)\s+exitcode +: (-?\d+) ")
-# Parts of the messages of gloo, NCCL and a process group's store when another rank has gone, in lower case.
+# Parts of messages, in lower case, that gloo, NCCL and a process group's store raise because another rank has ended.
 LOST_PEER = (
     "connection closed by peer", "connection reset by peer", "connection refused", "broken pipe",
     "connection was likely closed", "remote process exited", "ncclremoteerror", "communicator was aborted",
@@ -30,18 +30,18 @@ LOST_PEER = (
 
 LOST_NODE = re.compile(r"^srun: error: Node failure on (\S+)", re.MULTILINE)
 ERROR = re.compile(r"error\b|no module named", re.IGNORECASE)
-# Lines that this project prints, and nsys at its end.
+# Beginnings of lines that are not the job's own: this project prints them, or nsys at its end.
 NOT_OF_THE_JOB = re.compile(rf"{PROGRESS}  |Generated:|\t")
-# PyTorch begins the lines of a traceback like this where there are several ranks.
+# In a job of several ranks, PyTorch puts this before each line of a traceback.
 LINE_OF_TRACEBACK = re.compile(r"\[rank\d+\]: ")
 TORCHRUN_ENDS = re.compile(r"torch[./]distributed[./]elastic|^Failures:|^Root Cause")
-# Exit codes from 128 on say that a signal ended the process.
+# A shell reports 128 + N for a process that signal N ended. Below 128, a process exited by itself.
 FIRST_SIGNAL_CODE = 128
 
 
 @dataclass(frozen=True)
 class RankExit:
-    """A rank that exited, and its code; the rank is None where several may be meant."""
+    """The exit code of a rank, negative for a signal; the rank is None if it is not known which of several exited."""
 
     rank: int | None
     exit_code: int
@@ -49,22 +49,26 @@ class RankExit:
 
 @dataclass(frozen=True)
 class JobFacts:
-    """What is known of a job that has ended."""
+    """Facts about a job that has ended."""
 
-    ended: Ended
-    reports: Sequence[RankReport]
-    rank_count: int
+    ended: Ended  # how its command ended: a profiler, torchrun, srun, or the only process
+    reports: Sequence[RankReport]  # of the ranks that left one
+    rank_count: int  # ranks that the job was to have
     time_limit_s: float
-    log: str
-    node_of: Mapping[int, str] = field(default_factory=dict)  # node of each rank, of a job on several nodes
+    log: str  # text of the log
+    node_of: Mapping[int, str] = field(default_factory=dict)  # name of each rank's node; empty for a job on one node
 
     @cached_property
     def listed_exits(self) -> list[RankExit]:
-        """Exits that torchrun lists; the first rank that failed comes last."""
+        """Failed ranks in torchrun's list; the rank that failed first comes last. Empty without such a list."""
         return [RankExit(int(rank), int(code)) for rank, code in FAILED_RANK.findall(self.log)]
 
     def listed_code(self, rank: int | None) -> int:
-        """Return the exit code of a rank: the listed one, 0 of one not listed, the launcher's without a list."""
+        """Return the exit code of a rank.
+
+        It is the code in torchrun's list, or 0 if that list does not name the rank. Without a list it is the exit code
+        of the launcher.
+        """
         if not self.listed_exits:
             return self.ended.exit_code
         codes = {exit_.rank: exit_.exit_code for exit_ in self.listed_exits}
@@ -77,30 +81,34 @@ class JobFacts:
 
     @property
     def unreported(self) -> tuple[UnreportedRank, ...]:
-        """The silent ranks, for a reason."""
+        """The silent ranks with their nodes, in the form that a `Reason` holds."""
         return tuple(UnreportedRank(rank, self.node_of.get(rank)) for rank in self.silent_ranks)
 
     def reasons_of(self, outcome: Outcome) -> list[Reason]:
-        """Return the reasons of the ranks that ended so, in the order of the ranks."""
+        """Return the reasons of the ranks that reported this outcome, in the order of the ranks."""
         reports = [report for report in self.reports if report.outcome == outcome and report.reason is not None]
         return [replace(report.reason, node=self.node_of.get(report.rank)) for report in reports if report.reason]
 
     @cached_property
     def first_failure(self) -> Reason | None:
-        """The failure that caused the others: a connection breaks because the rank at its other end was gone."""
+        """The reported failure that probably caused the other failures; None if no rank reported one.
+
+        A broken connection is not the cause if there is another failure: it breaks because the other rank has ended.
+        """
         failures = [_with_exit(reason, self) for reason in self.reasons_of("failed")]
         return min(failures, key=_distance_from_cause, default=None)
 
     @property
     def has_own_failure(self) -> bool:
-        """True if a rank failed by itself, not because another one was gone."""
+        """True if a rank reported a failure other than a broken connection to another rank."""
         return self.first_failure is not None and not lost_a_peer(self.first_failure)
 
     @cached_property
     def first_killed(self) -> Reason | None:
-        """The reason why the first silent rank ended, if a signal killed it; else None.
+        """The reason `killed`, if a signal ended the silent rank that ended first; else None.
 
-        Without torchrun's list the rank is not known where several are silent.
+        By torchrun's list the first one is known. Without the list, the launcher's exit code is that of a silent rank;
+        if several ranks are silent, the reason names no rank.
         """
         if not self.silent_ranks:
             return None
@@ -120,27 +128,32 @@ class JobFacts:
 
 
 def judge(facts: JobFacts) -> Verdict:
-    """Return the outcome of a job and, unless it completed, the reason: the first verdict of `CHECKS`.
+    """Return the first verdict that one of `CHECKS` gives: the outcome of a job and, unless it completed, the reason.
 
-    What the ranks reported decides; how a launcher or profiler exited after them does not.
+    The reports of the ranks decide before exit codes do. If all ranks reported that they completed, the job completed,
+    even if the launcher or the profiler failed after them; `_all_ranks_completed` has the only exception.
     """
     for check in CHECKS:
         verdict = check(facts)
         if verdict is not None:
             return verdict
-    # The ranks are gone without a word, and neither torchrun nor a signal explains it.
+    # Ranks ended without a report, and neither torchrun's list nor a signal explains why.
     message = _last_error(facts.log)
     reason = Reason("exited", exit_code=facts.ended.exit_code, unreported=facts.unreported, message=message)
     return Verdict("failed", reason)
 
 
 def _all_ranks_completed(facts: JobFacts) -> Verdict | None:
-    """Completed, unless a rank that left by itself, after all was measured, exited because of an error."""
+    """Completed, if all ranks reported that they did; but failed, if a rank exited with an error after its report.
+
+    That can happen only to a rank that left its script by itself once everything was measured (`ended_early`).
+    """
     if len(facts.reports) != facts.rank_count or any(report.outcome != "completed" for report in facts.reports):
         return None
     for report in facts.reports:
-        # Such a rank left its report before it exited, so its exit code is known from outside only. Codes of signals
-        # do not count: they end what lingers after the measurement, and some processes as they end.
+        # The rank wrote its report before it exited, so the report does not have its exit code. Signals are not
+        # counted as errors: the launcher sends them to processes that stay on after the measurement, and some
+        # processes are killed by one as they exit.
         code = facts.listed_code(report.rank)
         if report.ended_early and 0 < code < FIRST_SIGNAL_CODE:
             node, message = facts.node_of.get(report.rank), _last_words(facts.log)
@@ -165,7 +178,7 @@ def _reached_time_limit(facts: JobFacts) -> Verdict | None:
 
 
 def _lost_node(facts: JobFacts) -> Verdict | None:
-    """A node that Slurm lost, unless a rank failed by itself before."""
+    """Failed because Slurm lost a node, unless a rank reported a failure of its own."""
     lost = LOST_NODE.search(facts.log) if facts.node_of else None
     if lost is None or facts.has_own_failure:
         return None
@@ -173,7 +186,10 @@ def _lost_node(facts: JobFacts) -> Verdict | None:
 
 
 def _ranks_disagreed_on_steps(facts: JobFacts) -> Verdict | None:
-    """A rank that made too few steps while another one made all of them."""
+    """Failed because a rank made too few steps although another rank completed.
+
+    The reason names the first rank that completed, and the first step that the other rank did not make.
+    """
     failure = facts.first_failure
     enough = next((report.rank for report in facts.reports if report.outcome == "completed"), None)
     if failure is None or failure.code != "too_few_steps" or failure.steps is None or enough is None:
@@ -183,7 +199,11 @@ def _ranks_disagreed_on_steps(facts: JobFacts) -> Verdict | None:
 
 
 def _rank_failed(facts: JobFacts) -> Verdict | None:
-    """The first failure that a rank reported, unless it followed from a signal that killed another one."""
+    """Failed by the reported failure that caused the others.
+
+    No verdict, if that failure is a broken connection and a signal killed a silent rank: then the signal is the cause,
+    and `_signal_killed_a_rank` gives the verdict.
+    """
     failure = facts.first_failure
     if failure is None:
         return None
@@ -191,7 +211,7 @@ def _rank_failed(facts: JobFacts) -> Verdict | None:
         return Verdict("failed", failure)
     if facts.first_killed is not None:
         return None
-    if facts.node_of:  # the ranks of a lost node do not report
+    if facts.node_of:  # the reason lists the silent ranks, because those of a lost node cannot report
         return Verdict("failed", replace(failure, unreported=facts.unreported))
     return Verdict("failed", failure)
 
@@ -200,8 +220,9 @@ def _signal_killed_a_rank(facts: JobFacts) -> Verdict | None:
     return None if facts.first_killed is None else Verdict("failed", facts.first_killed)
 
 
-# Their order is the rule: a rank that ran out of memory explains why the job then hung until its time limit, and a
-# node that was lost explains the broken connections that the other ranks report.
+# The first check that gives a verdict decides, so a cause comes before its effects: a rank that ran out of memory
+# explains why the job then hung until its time limit, and a lost node explains the broken connections that the other
+# ranks report.
 CHECKS: tuple[Callable[[JobFacts], Verdict | None], ...] = (
     _all_ranks_completed,
     _memory_ran_out,
@@ -215,19 +236,23 @@ CHECKS: tuple[Callable[[JobFacts], Verdict | None], ...] = (
 
 
 def judge_profiler(reason: Reason, profiler: Profiler, ended: Ended, log: Path) -> Reason:
-    """Return the reason of a failed job of which no rank reported an error: the profiler's, if that failed itself."""
+    """Return `profiler_failed` if the profiler failed and `reason` is only an exit code or a signal; else `reason`."""
     failure = profiler_failure(profiler, ended, log) if reason.code in ("exited", "killed") else None
     return Reason("profiler_failed", message=failure) if failure else reason
 
 
 def profiler_failure(profiler: Profiler, ended: Ended, log: Path) -> str | None:
-    """Return how a profiler that wraps a job failed itself, with what it printed; None if it did not."""
+    """Return how the profiler that wraps a job failed, in one line, with the error that was printed.
+
+    None if the profiler did not fail itself: the processes show no failure, and the log has no message of one.
+    """
     text = text_of(log)
     printed = profiler.failure(text)
     if ended.profiler_failure is None and printed is None:
         return None
     parts = [ended.profiler_failure, printed or _last_error(text)]
-    if is_full(Path(tempfile.gettempdir())):  # without space there nsys hangs, or does not mention it
+    # If this disk is full, nsys hangs, or fails without mentioning the disk.
+    if is_full(Path(tempfile.gettempdir())):
         parts.append("the disk of its temporary files (TMPDIR) is full")
     if ended.profiler_failed_before:
         parts.append("at an earlier start it failed too")
@@ -235,28 +260,31 @@ def profiler_failure(profiler: Profiler, ended: Ended, log: Path) -> str | None:
 
 
 def judge_gpus(reports: Sequence[RankReport], devices: int) -> Verdict:
-    """Return the verdict on a job whose ranks completed on GPUs: failed unless each device was a GPU of its own.
+    """Return the verdict on a job whose ranks completed on GPUs: failed if it used fewer than `devices` distinct GPUs.
 
-    GPUs are distinguished by the UUIDs that each rank reported.
+    GPUs are distinguished by the UUIDs that the ranks reported.
     """
     distinct = {gpu.uuid for report in reports for gpu in report.gpus or ()}
-    if len(distinct) >= devices or ranks_may_share_gpus():
+    if len(distinct) >= devices or ranks_may_share_gpus():  # only checks of this project may share GPUs
         return COMPLETED
     return Verdict("failed", Reason("wrong_gpus", devices=devices, gpus=len(distinct)))
 
 
 @dataclass(frozen=True)
 class MeasuredSteps:
-    """Steps of the measured window that all ranks have made, and the time of one."""
+    """The number of measured steps that all ranks made, and the mean time of one in seconds."""
 
     count: int
     step_s: float
 
 
 def measured_steps(steps: Path, ranks: int | None = None) -> MeasuredSteps | None:
-    """Return the measured steps in a steps.csv, timed as `iteration_time_s` is; None if there is none.
+    """Return number and mean time of the measured steps in a steps.csv; None if no measured step was made by all ranks.
 
-    The slowest rank in each epoch decides. `ranks`: those of the job; None of a completed one, where each has steps.
+    The time is computed as the measure `iteration_time_s` is: in each epoch, the time from the start of a rank's first
+    measured step to the end of its last, of the rank with the longest time; summed over epochs, divided by the steps.
+
+    `ranks`: number of ranks of the job. None means the number of ranks in the file; if the job completed, that is all.
 
     Raises `UserError` if the file is missing or damaged.
     """
@@ -272,21 +300,26 @@ def measured_steps(steps: Path, ranks: int | None = None) -> MeasuredSteps | Non
 
 
 def _with_exit(reason: Reason, facts: JobFacts) -> Reason:
-    """Return the reason of a rank that made too few steps: how it exited, if that was because of an error."""
+    """Return `exited` in place of `too_few_steps`, if the rank's exit code is not 0; any other reason unchanged.
+
+    Such a rank made too few steps because it exited with an error.
+    """
     if reason.code != "too_few_steps":
         return reason
     code = facts.listed_code(reason.rank)
     if code == 0:
         return reason
-    # Python prints the argument of sys.exit after all else; an exception would have been recorded.
+    # The script called sys.exit: an exception would have been reported as the reason. Python prints the argument of
+    # sys.exit last, so the last line is the message.
     return replace(reason, code="exited", exit_code=code, message=_last_words(facts.log))
 
 
 def _distance_from_cause(reason: Reason) -> tuple[bool, int, bool]:
-    """Return a key by which the failure that caused others sorts first.
+    """Return a sort key that is smallest for the failure that caused the others.
 
-    A broken connection is a consequence. An error explains an exit, and an exit explains the rest. A rank that a signal
-    ended was ended by its launcher, after another one had failed.
+    A broken connection is an effect, so it sorts last. Among the others an `error` sorts before an `exited`, and
+    `exited` before any other code. A rank that a signal ended sorts after one that exited by itself, because its
+    launcher sent the signal after another rank had failed.
     """
     explains = ["error", "exited", reason.code]
     was_ended_by_signal = (reason.exit_code or 0) < 0
@@ -294,26 +327,29 @@ def _distance_from_cause(reason: Reason) -> tuple[bool, int, bool]:
 
 
 def lost_a_peer(reason: Reason) -> bool:
-    """True if the message says that a connection to another rank broke."""
+    """True if the message of a reason says that a connection to another rank broke."""
     message = (reason.message or "").lower()
     return any(sign in message for sign in LOST_PEER)
 
 
 def _signal_of(exit_code: int) -> str | None:
-    """Return the name of the signal that ended a process, by its code as Popen has it, or a shell around the job."""
+    """Return the name of the signal that ended a process; None if its exit code stands for no signal.
+
+    The code is −N for signal N as `subprocess` has it, or 128 + N as a shell around the process has it.
+    """
     number = -exit_code if exit_code < 0 else exit_code - FIRST_SIGNAL_CODE
     return signal.Signals(number).name if number in list(signal.Signals) else None
 
 
 def _last_error(log: str) -> str | None:
-    """Return the last line that mentions an error, else the last line that the job printed; None without a line."""
+    """Return the last line of the job that mentions an error, else its last line; None if it printed no line."""
     lines = _lines_of_job(log)
     errors = [line for line in lines if ERROR.search(line)]
     return _quoted_last(errors or lines)
 
 
 def _last_words(log: str) -> str | None:
-    """Return the last line that the job printed and that is in no traceback of a rank; None without one."""
+    """Return the last line of the job that is not in a rank's traceback; None without such a line."""
     return _quoted_last([line for line in _lines_of_job(log) if not LINE_OF_TRACEBACK.match(line)])
 
 
@@ -322,11 +358,11 @@ def _quoted_last(lines: Sequence[str]) -> str | None:
 
 
 def _lines_of_job(log: str) -> list[str]:
-    """Return the lines that the job itself printed, before torchrun's own summary."""
+    """Return the lines, without blank ones, that the job itself printed before torchrun's summary of failures."""
     before_summary = itertools.takewhile(lambda line: not TORCHRUN_ENDS.search(line), log.splitlines())
     return [line.strip() for line in before_summary if line.strip() and not NOT_OF_THE_JOB.match(line)]
 
 
 def text_of(log: Path) -> str:
-    """Return what a job printed; "" where it printed nothing."""
+    """Return the text of a job's log; "" if there is no log."""
     return log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""

@@ -1,8 +1,8 @@
-"""One node's part of a job on several: `python -m multicard.launch.node --job FILE`, which srun starts once on each.
+"""One task of a job on several nodes: `python -m multicard.launch.node --job FILE`, started by srun.
 
-Where a script asks for it, srun starts it once for each rank; then the part is that rank alone.
-The ranks of the node write to a folder on the node; when they have ended, their files are copied to the scratch folder
-of the run, which all nodes see.
+srun starts one task on each node, which runs all ranks of the node. For a script that wants its ranks to be started by
+srun, it starts one task for each rank instead. The ranks of a task write to a folder on the node. When they have ended,
+the task copies their files to the scratch folder of the run, which all nodes see.
 """
 
 import argparse
@@ -28,19 +28,20 @@ from multicard.runs.parameters import JobParameters
 
 
 def run_node(job: dict[str, Any], p: JobParameters, rendezvous: Rendezvous, task: int) -> int:
-    """Run the ranks of this task of Slurm and copy their files; return this program's exit code.
+    """Run the ranks of this task of Slurm, copy their files, and return the exit code for this program.
 
-    It is 0 when all of them completed, however a profiler exited after them, and when they were ended at the time limit
-    or because another task had failed. Any other code makes srun end the job on all nodes.
+    The code is 0 if all ranks of the task completed, whatever the exit code of a profiler. It is also 0 if the ranks
+    were ended at the time limit, or because another task had failed or reached it. Otherwise it is not 0, and makes
+    srun end the job on all nodes.
 
-    `job`: content of job.json.
+    `job`: content of job.json. `task`: number of this task in the job, from 0.
     """
     shared = Path(job["scratch"])
     tasks_per_node = WORKLOADS[p.workload].launching(p).tasks_per_node
     ranks_per_task = p.ranks_per_node // tasks_per_node
     ranks = range(task * ranks_per_task, (task + 1) * ranks_per_task)
     other_tasks = OtherTasks(shared, task, p.nodes * tasks_per_node)
-    # A signal must not keep the files from being copied, nor the folder on the node from being removed.
+    # Signals are deferred, so that none of them prevents the files from being copied and the folder from being removed.
     with deferred_signals() as signals:
         with node_folder() as scratch:
             write_json(scratch / JOB, job | {"scratch": str(scratch)})
@@ -51,16 +52,21 @@ def run_node(job: dict[str, Any], p: JobParameters, rendezvous: Rendezvous, task
                         p, job["profiler"], scratch, scratch / LOG, job["time_limit_s"], _print, ranks, rendezvous
                     )
             except SystemExit:
-                if not other_tasks.have_failed:  # then it is Slurm or srun that ends this task
+                # `watched` sends SIGTERM when another task has failed. Any other signal is from Slurm or srun, and ends
+                # this program.
+                if not other_tasks.have_failed:
                     raise
             finally:
                 _copy_results(scratch, shared, task, rendezvous.node, PROFILERS[job["profiler"]], ranks)
                 timed_out = ended is not None and ended.timed_out
                 failed = ended is not None and not timed_out and not _have_completed(scratch, ranks)
+                # The other tasks read this report. If this task failed or timed out, they end their ranks. The launcher
+                # reads it, too: the job has timed out if any of its tasks has.
                 other_tasks.report(failed, timed_out)
         if ended is None or not failed:
             return 0
-        # The folder is gone by now: once the others have ended, srun may kill this task.
+        # Once this task exits with an error, srun kills the other tasks. So it waits until they have copied their
+        # files. The block above has removed this task's own folder already, since srun may kill this task as well.
         other_tasks.wait()
         return _exit_code(ended)
 
@@ -75,17 +81,23 @@ def _have_completed(scratch: Path, ranks: range) -> bool:
 
 
 def _exit_code(ended: Ended) -> int:
-    """Return the exit code of a task whose ranks failed: never 0, and for a signal as a shell has it."""
+    """Return the exit code of a task whose ranks failed.
+
+    It is that of the task's command, or 128 + N if signal N ended the command, or 1 if the command exited with 0.
+    """
     if ended.exit_code < 0:
         return 128 - ended.exit_code
     return ended.exit_code or 1
 
 
 def _copy_results(scratch: Path, shared: Path, task: int, node: int, profiler: Profiler, ranks: range) -> None:
-    """Copy the files of the ranks and of the profiler; each appears complete or not at all."""
+    """Copy the files of the ranks, the samplers and the profiler from `scratch` to `shared`.
+
+    Each copy appears complete or not at all. Files that two tasks or nodes have with the same name get a new name.
+    """
     shared_names = {path.name: path.name for path in scratch.glob("*.rank[0-9]*")}
     for path in scratch.glob(f"{PROCESS}.*[0-9]"):
-        # Two nodes may have processes of the same number.
+        # The name ends in a process id, and processes of two nodes may have the same id.
         shared_names[path.name] = f"{path.name}-{task}"
     for name in (CPU_SAMPLES, GPU_SAMPLES):
         shared_names[name] = node_file(name, node)
@@ -102,10 +114,10 @@ def _copy_results(scratch: Path, shared: Path, task: int, node: int, profiler: P
 
 
 def end_orphaned_job(address: str, port: int) -> None:
-    """End the job of Slurm that this program belongs to if no process waits for it any more.
+    """Cancel the Slurm job that this program belongs to, if srun on the first node is gone.
 
-    The job outlives the loss of a node, so that the launcher on the first one can write down what happened. When that
-    is the node which is lost, Slurm would let the others wait until the job's time limit.
+    Slurm keeps the job when it loses a node, so that the launcher on the first node can still write the run's record.
+    But if the first node is lost, no launcher is left, and the other nodes would be held until the job's time limit.
 
     `address`, `port`: where the srun that started this program listens.
     """
@@ -116,12 +128,13 @@ def end_orphaned_job(address: str, port: int) -> None:
 
 
 def main() -> int:
-    """Run the part of a job that srun has started this process for; return the exit code."""
+    """Run the task of a job that srun started this process for; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--job", type=Path, required=True, help="job.json in the scratch folder of the run")
     job = read_json(parser.parse_args().job)
     p = parameters_of(job["parameters"])
-    # srun gives its tasks their number, and the address of the node that it was started on, which is the first.
+    # srun sets these variables: the number of this task, and the address of the node that srun runs on. The launcher
+    # starts srun on the first node of the job.
     task = int(os.environ["SLURM_PROCID"])
     first_node = os.environ["SLURM_LAUNCH_NODE_IPADDR"]
     node = task // WORKLOADS[p.workload].launching(p).tasks_per_node

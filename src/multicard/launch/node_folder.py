@@ -1,4 +1,4 @@
-"""Temporary folders of jobs on a node; the next job there removes those of processes that were killed."""
+"""Temporary folders of jobs on a node. Each job first removes the folders of processes that were killed."""
 
 import shutil
 import tempfile
@@ -12,22 +12,23 @@ from filelock import FileLock, Timeout
 from multicard.core.system import read_or_none
 
 PREFIX = "multicard-"
-# A file in each folder: the process that made the folder holds it locked until it ends in whatever way.
+# A file in each folder. The process that made the folder locks it; the lock ends with the process, even by SIGKILL.
 OWNER = ".owner"
-# After so long, a process has locked the file in the folder that it has made.
+# Seconds. A folder that changed more recently is not removed, because its process may not have locked the file yet.
 SETTLED_S = 60.0
 
 
 @contextmanager
 def node_folder(settled_s: float = SETTLED_S) -> Iterator[Path]:
-    """Yield a temporary folder on this node, and remove those that killed processes of this user have left.
+    """Remove the folders on this node that killed processes of this user left; then yield a new temporary folder.
 
-    `settled_s`: age in seconds below which a folder stays.
+    `settled_s`: see `remove_abandoned`.
     """
     remove_abandoned(Path(tempfile.gettempdir()), settled_s)
     with tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True) as name:
         lock = FileLock(Path(name, OWNER), timeout=0, fallback_to_soft=False)
-        # On a file system without locks, no process finds out that the folder is abandoned either.
+        # On a file system without locks the folder has no lock. It is safe all the same: `remove_abandoned` cannot lock
+        # the file either, so it removes nothing there.
         with suppress(OSError):
             lock.acquire()
         try:
@@ -37,16 +38,16 @@ def node_folder(settled_s: float = SETTLED_S) -> Iterator[Path]:
 
 
 def remove_abandoned(parent: Path, settled_s: float) -> None:
-    """Remove the folders in `parent` whose processes were killed, but those that are younger than `settled_s`.
+    """Remove the folders in `parent` whose lock nobody holds, unless they changed in the last `settled_s` seconds.
 
-    A lock shows that more safely than the number of a process, which another may have by now, or which is one of a
-    container.
+    A lock shows that the process is gone. The id of the process would not: another process may have the same id by
+    now, or the process may run in a container, where ids are others.
     """
     for owner in parent.glob(f"{PREFIX}*/{OWNER}"):
         folder = owner.parent
         status = read_or_none(folder.stat)
         if status is None or time.time() - status.st_ctime < settled_s:
             continue
-        # A folder of another user cannot be opened.
+        # The lock is held, or the folder belongs to another user and cannot be opened: then it stays.
         with suppress(Timeout, OSError), FileLock(owner, timeout=0, fallback_to_soft=False):
             shutil.rmtree(folder, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Start the ranks of one node, sampling the node meanwhile; several nodes are started by srun."""
+"""Run the ranks of one node while sampling the node; and the srun command that does so on several nodes."""
 
 import shutil
 import sys
@@ -23,13 +23,14 @@ from multicard.profilers import PROFILERS
 from multicard.record.observe import observer_variables
 from multicard.runs.parameters import JobParameters
 
-# A job is started so often if its profiler fails before it has started the job; and if the profiler took long to fail,
-# since the job was at work, or the profiler hung.
+# A job whose profiler fails is started at most `STARTS` times; but at most `STARTS_AT_WORK` times if the failure took
+# long, because the profiler had started the job or had hung.
 STARTS = 5
 STARTS_AT_WORK = 2
-FIRST_PROCESS = "first_process"  # file in the scratch folder with the id of the process that a profiler started first
-# srun takes Slurm's variables for options. It gets only those that name the job, and Slurm's configuration if that is
-# not in the usual place. Its tasks get all of theirs from it.
+# A file in the scratch folder with the id of the first process of a job that a profiler starts.
+FIRST_PROCESS = "first_process"
+# Variables that srun does not get, because it reads Slurm's variables as options. It gets only those that name the job
+# and the file of Slurm's configuration. srun itself sets all of these variables for its tasks.
 NOT_FOR_SRUN = r"SLURM_(?!(JOB_ID|CLUSTER_NAME|CONF)$).*"
 
 
@@ -44,13 +45,14 @@ def run_ranks(
     rendezvous: Rendezvous | None = None,
     limits: Limits | None = None,
 ) -> tuple[list[str], Ended]:
-    """Run these ranks of this node to their end, sampling the node; return the command and how it ended.
+    """Run `ranks`, all of this node or some of them, and sample the node; return the command and how it ended.
 
-    A job whose profiler fails by itself is started again. The time limit, in seconds, is that of all starts together.
+    If the profiler fails before any rank has reported, the job is started again. `time_limit_s` limits the seconds of
+    all starts together.
 
-    `profiler`: its name; `scratch`: folder with job.json, which the ranks write to; `on_line`: gets each line that the
-    job prints; `rendezvous`: of a job on several nodes, where this one stands among them; `limits`: further limits of
-    time, by default those of `run`.
+    `profiler`: its name. `scratch`: folder with job.json, which the ranks write to. `on_line`: called with each line
+    that the job prints. `rendezvous`: the place of this node among those of a job on several nodes; None for a job on
+    one node. `limits`: further time limits, by default those of `run`.
     """
     work = WORKLOADS[p.workload]
     launching = work.launching(p)
@@ -61,7 +63,7 @@ def run_ranks(
         environment = variables_of_ranks(p, profiler, temporary)
         environment |= observer_variables(scratch, has_own_copy=work.is_user_program)
         environment |= work.environment(p, scratch, rendezvous)
-        # Where each rank of a node has a task of its own, the task of the first one samples the GPUs.
+        # If each rank has a Slurm task of its own, only the task of the first rank on a node samples the GPUs.
         if p.device == "cuda" and ranks.start % p.ranks_per_node == 0:
             sampling.enter_context(sample_gpus(scratch / GPU_SAMPLES))
         if not launching.hidden_from_profilers:
@@ -83,9 +85,11 @@ def run_ranks(
             was_at_work = first_process is not None and first_process.exists()
             took_long = was_at_work or now - start_at > limits.unused_s
             most_starts = STARTS_AT_WORK if took_long else STARTS
-            # Ranks of other nodes do not wait for those of this one once these have met.
+            # A job on several nodes cannot be started again on one node once the ranks may have met: those of other
+            # nodes would not wait for the new ones.
             has_met_others = was_at_work and rendezvous is not None
             has_reported = any(scratch.glob("rank.json.rank*"))
+            # None if the profiler did not fail: any other failure of the job is a result.
             failure = None if ended.timed_out or has_reported else profiler_failure(entry, ended, log)
             if failure is None or has_met_others or start_count >= most_starts:
                 return command, ended
@@ -94,7 +98,10 @@ def run_ranks(
 
 
 def _clear(scratch: Path) -> None:
-    """Remove the files of a job and its script before it is started again; the node's samples stay."""
+    """Remove the files that the ranks, the profiler and the script wrote, before the job is started again.
+
+    job.json and the samples of the node stay.
+    """
     for pattern in (FIRST_PROCESS, "*.rank[0-9]*", f"{PROCESS}.*", "report*"):
         for file in scratch.glob(pattern):
             file.unlink()
@@ -109,7 +116,7 @@ def _clear(scratch: Path) -> None:
 
 
 def node_command(p: JobParameters, profiler: str, scratch: Path, rendezvous: Rendezvous | None = None) -> list[str]:
-    """Return the command that runs the ranks of one node, under the profiler where that is a program."""
+    """Return the command that runs the ranks of one node; under the profiler, if that is a program that wraps a job."""
     work = WORKLOADS[p.workload]
     job = (scratch / JOB).absolute()
     command = work.command(p, job, rendezvous)
@@ -133,7 +140,7 @@ def training_command(module: str, arguments: list[str], ranks: int, rendezvous: 
 
 
 def reported_ranks(scratch: Path, ranks: range) -> Ranks:
-    """Return a function that detects the end of the ranks' work, when each has left its record in `scratch`."""
+    """Return a function that returns the process ids of `ranks` once each has written its rank.json; None before."""
     records = [scratch / rank_file("rank.json", rank) for rank in ranks]
 
     def process_ids() -> set[int] | None:
@@ -145,10 +152,10 @@ def reported_ranks(scratch: Path, ranks: range) -> Ranks:
 
 
 def srun_command(p: JobParameters, job: Path) -> list[str]:
-    """Return the command that runs `multicard.launch.node` on each node of this process's job of Slurm.
+    """Return the command that runs `multicard.launch.node` on each node of the Slurm job that this process is part of.
 
-    Some launchers need it once for each rank. Tasks are numbered from the first node on. All are ended when one of them
-    fails.
+    It runs once per node, or once per rank for launchers that want that (`tasks_per_node`). Tasks are numbered from 0,
+    those of the first node first. srun ends all tasks when one of them exits with an error.
     """
     tasks = WORKLOADS[p.workload].launching(p).tasks_per_node
     gres = [f"--gres=gpu:{p.devices_per_node}"] if p.device == "cuda" else []

@@ -1,4 +1,4 @@
-"""A command and all processes that it starts, whatever these do to get away from it."""
+"""A command and all processes that it starts, including those that detach from it or change their environment."""
 
 import codecs
 import contextlib
@@ -16,16 +16,17 @@ import psutil
 from multicard.launch import keeper
 
 READ_BYTES = 1 << 16
+# Environment variable that all processes of a tree get; its value is different for each tree.
 JOB_MARK = "MULTICARD_JOB"
-# The keeper may take so long to end all processes.
+# Seconds that `close` waits for the keeper to end all processes. After that it kills the keeper.
 CLOSE_S = 15.0
 
 
 class ProcessTree:
-    """A command and all that it starts, made and ended by `multicard.launch.supervise.run`.
+    """A command and all processes that it starts; made and ended by `multicard.launch.supervise.run`.
 
-    `multicard.launch.keeper` keeps the processes together. They carry a mark in their environment too, by which they
-    are found if something killed the keeper.
+    `multicard.launch.keeper` runs the command, and all processes stay descendants of the keeper. They also have the
+    variable `JOB_MARK`, so that they are found even if something has killed the keeper.
     """
 
     def __init__(self, command: list[str], environment: Mapping[str, str], folder: Path | None, grace_s: float):
@@ -52,32 +53,35 @@ class ProcessTree:
         self.exit_code: int | None = None
 
     def wait(self, limit_s: float) -> None:
-        """Wait until the command has exited; what it started may go on. Raise `TimeoutError` after the limit."""
+        """Wait until the command has exited; processes that it started may still run.
+
+        Raises `TimeoutError` if it has not exited after `limit_s` seconds.
+        """
         if self.exit_code is not None:
             return
         ready, _, _ = select.select([self._status], [], [], limit_s)
         if not ready:
             raise TimeoutError
         code = os.read(self._status, 64)
-        # Without a code, something killed the keeper before the command had exited.
+        # If the keeper wrote no code, something killed it before the command had exited. Then its own code is used.
         self.exit_code = int(code) if code else self._keeper.wait()
 
     def output(self) -> Iterator[str]:
-        """Yield what the processes print as it comes, with line feeds for all ends of lines."""
+        """Yield the output of all processes in pieces, as it comes; each line in it ends with a line feed only."""
         decoder = io.IncrementalNewlineDecoder(codecs.getincrementaldecoder("utf-8")("replace"), translate=True)
         while content := os.read(self._output.fileno(), READ_BYTES):
             yield decoder.decode(content)
         yield decoder.decode(b"", final=True)
 
     def end(self) -> None:
-        """Have the keeper end all processes, without waiting for it."""
+        """Make the keeper end all processes, and return at once."""
         with contextlib.suppress(BrokenPipeError):
             self._held_open.close()
 
     def close(self) -> None:
-        """End all processes that are left, and wait for them."""
+        """End all processes that are left, and wait up to `CLOSE_S` seconds for that."""
         self.end()
-        # A process that hangs in the kernel may never end.
+        # A process that hangs in the kernel may never end, and the keeper waits for it.
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._keeper.wait(CLOSE_S)
         self._keeper.kill()
@@ -87,9 +91,10 @@ class ProcessTree:
         os.close(self._status)
 
     def processes(self) -> list[psutil.Process]:
-        """Return the living processes but the keeper, each with its environment in `info`, which may be None.
+        """Return the processes of the tree that have not ended, without the keeper.
 
-        This looks at every process of the machine, and so takes milliseconds.
+        `info["environ"]` of each is its environment, or None if that cannot be read. This looks at every process of the
+        machine, and so takes milliseconds.
         """
         try:
             descendants = {process.pid for process in psutil.Process(self._keeper.pid).children(recursive=True)}
@@ -104,7 +109,11 @@ class ProcessTree:
 
 
 def end_processes(find: Callable[[], list[psutil.Process]], grace_s: float) -> None:
-    """End the processes that `find` returns, by SIGTERM; `grace_s` later those that it still returns, by SIGKILL."""
+    """Send SIGTERM to the processes that `find` returns, then SIGKILL to all that are left.
+
+    SIGKILL follows after `grace_s` seconds, or sooner if all have ended. `find` is called again before it, so that
+    processes that were started meanwhile are killed as well.
+    """
     processes = find()
     for process in processes:
         with contextlib.suppress(psutil.Error):
@@ -116,7 +125,7 @@ def end_processes(find: Callable[[], list[psutil.Process]], grace_s: float) -> N
 
 
 def has_ended(process: psutil.Process) -> bool:
-    """True if a process has ended, whether or not its parent knows."""
+    """True if a process has ended, even if it is a zombie because its parent has not waited for it."""
     try:
         return process.status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -126,5 +135,8 @@ def has_ended(process: psutil.Process) -> bool:
 
 
 def variable_of(process: psutil.Process, name: str) -> str | None:
-    """Return an environment variable of a process from `ProcessTree.processes`, None if it has none of that name."""
+    """Return an environment variable of a process from `ProcessTree.processes`.
+
+    None if the process does not have the variable, or if its environment could not be read.
+    """
     return (process.info["environ"] or {}).get(name)

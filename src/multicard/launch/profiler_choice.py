@@ -1,4 +1,4 @@
-"""Which profiler a job runs under."""
+"""The choice of the profiler that a job runs under."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,10 @@ from multicard.profilers.interface import Availability, Profiler, UsedProfiler
 
 @dataclass(frozen=True)
 class ProfilerChoice:
-    """The profiler of a job, the reason for it, and why it may record too little; made by `choose_profiler`."""
+    """The profiler of a job and why it was chosen; made by `choose_profiler`.
+
+    `caveat`: why it may record too little; None if nothing speaks against it.
+    """
 
     name: UsedProfiler
     why: str
@@ -19,12 +22,12 @@ class ProfilerChoice:
 def choose_profiler(
     wanted: str, device: str, hidden: str | None = None, interpreter: str | None = None
 ) -> ProfilerChoice:
-    """Return the profiler `wanted`, or for `auto` the first that can be used without a caveat.
+    """Return the profiler `wanted`, even with a caveat; for `auto` the first in `PROFILERS` that is usable without one.
 
     `device`: what the job trains on (cpu, cuda). `hidden`: why a profiler that runs the job as its child would not see
-    its ranks. `interpreter`: Python of the ranks, if not this one.
+    the ranks; None if it would. `interpreter`: path of the ranks' Python; None for this process's.
 
-    Raises `UserError` if the profiler that was asked for cannot be used, or with `auto` none.
+    Raises `UserError` if the profiler `wanted` cannot be used, or with `auto` if no profiler can.
     """
     is_stated = wanted in PROFILERS
     rejections: list[str] = []

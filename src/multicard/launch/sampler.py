@@ -1,4 +1,4 @@
-"""Sampling the state of a node while a job runs there."""
+"""Take samples of the state of a node while a job runs there, and read them afterwards."""
 
 import contextlib
 import csv
@@ -12,25 +12,28 @@ import pandas as pd
 
 from multicard.core.tables import parse_csv
 
-# The first sample, and the last one, may take so long: a driver may hang.
+# Seconds that the job is held up at most by the first sample, and again by the last: a driver may hang.
 LIMIT_S = 5.0
 
-# Start and end of each of several windows of time, by `time.monotonic`.
+# Windows of time, each a pair of start and end by `time.monotonic`.
 Windows = Sequence[Sequence[float]]
-# A row of a CSV file by column; what is missing or None is empty there.
+# A row of a CSV file: a value for each column. The cell is empty if the column is missing or its value is None.
 Row = dict[str, Any]
-# The rows of each sample, and the seconds until the next sample is to be taken.
+# For each sample its rows, and the seconds until the next sample is due.
 Samples = Iterator[tuple[list[Row], float]]
 
 
 @contextlib.contextmanager
 def sampling(file: Path, columns: Sequence[str], samples: Samples) -> Iterator[None]:
-    """Write samples to a CSV file while the block runs, in a thread: the first before the job, the last after it."""
+    """Write samples to a CSV file, in a thread: the first before the block runs, more meanwhile, the last after it.
+
+    A sample that takes longer than `LIMIT_S` is not waited for. A file that cannot be written is no error here.
+    """
     has_begun = threading.Event()
     is_over = threading.Event()
 
     def write() -> None:
-        # On a full disk the job fails by itself, and explains why.
+        # On a full disk the job fails as well, and its own error names the disk.
         with contextlib.suppress(OSError), file.open("w", newline="", encoding="utf-8") as sink:
             writer = csv.DictWriter(sink, columns)
             writer.writeheader()
@@ -53,7 +56,10 @@ def sampling(file: Path, columns: Sequence[str], samples: Samples) -> Iterator[N
 
 
 def read_samples(file: Path, columns: Sequence[str]) -> pd.DataFrame:
-    """Return what `sampling` wrote, without a last line that was cut; an empty table where there is no such file."""
+    """Return the rows that `sampling` wrote, without a last line that is incomplete.
+
+    Without the file, or without a complete line, return a table with `columns` and no rows.
+    """
     text = file.read_text(encoding="utf-8") if file.exists() else ""
     complete = text[: text.rfind("\n") + 1]
     if not complete:

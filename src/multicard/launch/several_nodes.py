@@ -1,8 +1,8 @@
-"""Run a job on several nodes: Slurm's srun starts `multicard.launch.node` on each, and ends none too early.
+"""Run a job on several nodes: Slurm's srun starts `multicard.launch.node` as one or more tasks on each node.
 
-srun kills the tasks of all nodes a few seconds after it gets SIGTERM, and when one of them has failed. So the nodes
-keep the time limit themselves, and one that has failed waits until the others have ended and copied what their ranks
-wrote.
+srun kills all tasks when one of them exits with an error, and a few seconds after it gets SIGTERM itself. Files of
+ranks that were not copied yet would then be lost. So each task keeps the time limit itself, and a task that has failed
+exits only after the others have ended their ranks and copied the files.
 """
 
 import os
@@ -27,23 +27,25 @@ from multicard.launch.variables import job_environment
 from multicard.launch.watch import Limits
 from multicard.runs.parameters import JobParameters
 
-# Nodes may take so much longer than the job's time limit: to start later than srun, to end their ranks, and to copy.
+# Seconds that srun may run longer than the job's time limit. Tasks start later than srun, and after the limit they
+# have to end their ranks and copy the files.
 BEYOND_LIMIT_S = 180.0
-# srun gets more time to end than a job, since on each node a launcher ends its ranks first.
+# srun has more time between SIGTERM and SIGKILL than a job has, because its tasks have to end their ranks in that time.
 SRUN_LIMITS = Limits(grace_s=2 * Limits.grace_s)
 NO_ANSWER_OF_SRUN = re.compile(rf"srun: error: .*({NO_ANSWER.pattern})", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class Patience:
-    """Seconds of waiting for Slurm's controller and for other nodes."""
+    """Seconds of waiting for Slurm's controller and for other tasks."""
 
-    # Between two starts of the nodes, and for all of them, while the controller does not answer.
+    # While the controller does not answer, srun is started again after each pause, until `no_answer_s` have passed
+    # since its first start.
     pause_s: float = 10.0
     no_answer_s: float = 300.0
-    # Between two looks of a task at the others.
+    # Time between two looks of a task at the reports of the others.
     look_s: float = 1.0
-    # For the other tasks, after one has failed: one of them may be lost.
+    # Longest time that a task which has failed waits for the reports of the others. The node of one may be lost.
     other_tasks_s: float = 60.0
 
 
@@ -56,11 +58,14 @@ def run_on_nodes(
     on_line: Callable[[str], None],
     patience: Patience | None = None,
 ) -> tuple[list[str], Ended]:
-    """Run a job on the nodes of this process's job of Slurm; return the command and how it ended.
+    """Run a job on the nodes of the Slurm job that this process is part of; return the srun command and how it ended.
 
-    `shared`: the scratch folder of the run, which all nodes see; `job`: job.json in it.
+    `timed_out` is True if srun or any task reached its time limit.
 
-    Raises `UserError` if Slurm's controller does not answer for long: that is no outcome of the job.
+    `shared`: the scratch folder of the run, which all nodes see. `job`: path of job.json in it. `time_limit_s`: seconds
+    that each task gives its ranks. `on_line`: called with each line that the job prints.
+
+    Raises `UserError` if Slurm's controller did not answer for `no_answer_s`, so that the job did not start.
     """
     launching = WORKLOADS[p.workload].launching(p)
     command = srun_command(p, job)
@@ -73,6 +78,7 @@ def run_on_nodes(
         has_started = any(file.exists() for file in node_files)
         if ended.exit_code == 0 or has_started:
             break
+        # None if srun failed for another reason than that the controller did not answer.
         no_answer = NO_ANSWER_OF_SRUN.search(text_of(log))
         if no_answer is None:
             break
@@ -86,27 +92,33 @@ def run_on_nodes(
 
 @dataclass(frozen=True)
 class TaskState:
-    """How a task of Slurm ended, written by `OtherTasks.report` once it has copied what its ranks wrote."""
+    """How the ranks of a Slurm task ended. `OtherTasks.report` writes it once the task has copied their files.
+
+    `failed` is False if they completed, timed out, or were ended because another task had failed or timed out.
+    """
 
     failed: bool
     timed_out: bool
 
 
 def states_of_tasks(shared: Path, count: int) -> list[TaskState]:
-    """Return the states of the tasks that have ended, of `count`; `shared`: the folder that all of them see."""
+    """Return the states of those of `count` tasks that have reported theirs to `shared`, the folder that all see."""
     files = [shared / node_file(COPIED, task) for task in range(count)]
     return [TaskState(**read_json(file)) for file in files if file.exists()]
 
 
 class OtherTasks:
-    """The other tasks of Slurm that run a job, as one of them sees them in the folder that all share."""
+    """The other tasks of a job, seen from task number `task`; each reports to the others by a file in `shared`.
+
+    `count`: number of all tasks of the job, this one included.
+    """
 
     def __init__(self, shared: Path, task: int, count: int, patience: Patience | None = None) -> None:
         self.shared = shared
         self.task = task
         self.count = count
         self._patience = patience or Patience()
-        self.have_failed = False  # True once this task is to end because of another one
+        self.have_failed = False  # True once `watched` has ended this task: another task failed or timed out
         self._over = threading.Event()
         self._lock = threading.Lock()
 
@@ -125,7 +137,7 @@ class OtherTasks:
         while not self._over.wait(self._patience.look_s):
             states = states_of_tasks(self.shared, self.count)
             if any(state.failed or state.timed_out for state in states):
-                # The lock keeps the signal from a process that has just left the block, and copies.
+                # Because of the lock, no signal is sent once this process has left the block and copies files.
                 with self._lock:
                     if not self._over.is_set():
                         self.have_failed = True
@@ -133,11 +145,17 @@ class OtherTasks:
                 return
 
     def report(self, failed: bool, timed_out: bool) -> None:
-        """Let the others know that this task has copied everything, and how it ended."""
+        """Report that this task has copied its files, and how its ranks ended.
+
+        If `failed` or `timed_out`, the other tasks end their ranks (`watched`).
+        """
         write_json(self.shared / node_file(COPIED, self.task), asdict(TaskState(failed, timed_out)))
 
     def wait(self) -> None:
-        """Wait until the others have reported, but not for ever: one of them may be lost."""
+        """Wait until all tasks have reported, for `Patience.other_tasks_s` at most: the node of one may be lost.
+
+        This task has reported before.
+        """
         deadline = time.monotonic() + self._patience.other_tasks_s
         while len(states_of_tasks(self.shared, self.count)) < self.count and time.monotonic() < deadline:
             time.sleep(self._patience.look_s)

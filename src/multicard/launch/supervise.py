@@ -13,29 +13,31 @@ from multicard.launch.ending import deferred_signals, end_process
 from multicard.launch.processes import ProcessTree, end_processes
 from multicard.launch.watch import WRAPPED_MARK, Limits, Phase, ProfilerFailure, Ranks, Watch
 
-LONGEST_LINE = 1 << 16  # characters, where a job prints no end of a line
+LONGEST_LINE = 1 << 16  # a line with more characters is handed on in parts, before its end has come
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How a command ended, as `run` returns it."""
+    """How a command ended; returned by `run`."""
 
+    # −N if signal N ended the command; −9 also if its code is unknown because it could not be ended.
     exit_code: int
     timed_out: bool
     wall_time_s: float
-    # True if the command is a profiler that did not exit after its job, and was killed.
+    # True if the command is a profiler that did not exit in time after its job, and was killed.
     lingered: bool = False
-    # How the profiler that wraps the job failed by itself while not all ranks had reported, if it did.
+    # How a profiler that wraps the job failed before all ranks had reported; None if it did not fail.
     profiler_failure: str | None = None
-    # Why the job was started again, if it was.
+    # How the profiler failed at the start before this one, for which the job was started again; None at the first.
     profiler_failed_before: str | None = None
 
 
 def in_profiler(command: list[str], first_process: Path) -> list[str]:
-    """Return the command of a job for a profiler that runs it as its child.
+    """Return the command of a job in the form in which a profiler that wraps the job has to start it.
 
-    By a variable, the processes of the job differ from those of the profiler. The first of them writes its id to the
-    file `first_process`, which shows that the profiler has started the job.
+    It sets the variable `WRAPPED_MARK` for the processes of the job, which distinguishes them from the profiler's own.
+    The first process of the job writes its id to the file `first_process`, which shows that the profiler has started
+    the job.
     """
     noted = ["sh", "-c", 'echo $$ > "$0" && exec "$@"', str(first_process)]
     return ["env", f"{WRAPPED_MARK}=1", *noted, *command]
@@ -52,12 +54,12 @@ def run(
     folder: Path | None = None,
     limits: Limits | None = None,
 ) -> Ended:
-    """Run `command`, write its output to `log`, as `BoundedLog` does, and hand each line to `on_line`.
+    """Run `command`, write its output to `log`, a `BoundedLog`, and call `on_line` with each line of it.
 
-    Every process of the job is found, even one that detaches or clears its environment: see
-    `multicard.launch.keeper`. What is left when the command has exited, or when this process gets a signal to end or is
-    killed, gets SIGTERM and then SIGKILL. A process that is no descendant but holds the output open may write to it
-    later: that is not read.
+    All processes that the command starts belong to the job, even one that detaches or clears its environment: see
+    `multicard.launch.keeper`. Those that are left get SIGTERM and then SIGKILL once the command has exited, or when
+    this process gets a signal to end, or is killed. A process outside of the job may have the output open and write to
+    it after that; such output is not read.
 
     Parameters
     ----------
@@ -65,16 +67,17 @@ def run(
         Seconds after which the command is ended.
     ranks
         Function that returns the process ids of the ranks once all have written their record, and None before. If it is
-        given, the job is done when all ranks have exited; processes that it leaves behind are ended.
+        given, the job is done once all ranks have exited; then other processes of the job are ended, too.
     first_process
-        If it is given, the command is a profiler that runs the job as its child, started by `in_profiler` with this
-        file. If it runs too long after its job it is killed; if it exits before the job, the job goes on.
+        If it is given, the command is a profiler that runs the job as its child, and the job was made by `in_profiler`
+        with this file. A profiler that runs too long after its job is killed. If the profiler exits before the job, the
+        job goes on.
     folder
         Folder that the command runs in, by default the current one.
     limits
         Further limits of time.
 
-    Raises `UserError` if the log cannot be written; then the job is ended.
+    Raises `UserError` if the log cannot be written; the job is ended before.
     """
     started_at = time.monotonic()
     limits = limits or Limits()
@@ -90,7 +93,8 @@ def run(
                     tree.wait(time_limit_s)
                 else:
                     watch.wait(started_at + time_limit_s)
-                # The job may have failed by a signal that is on its way to this process too, which then ends by it.
+                # If a signal to all processes, such as Slurm's, ended the command, it is about to reach this process,
+                # too. Waiting lets it end this process here, so that the job does not count as failed.
                 if tree.exit_code:
                     time.sleep(limits.signal_s)
         except TimeoutError:
@@ -113,7 +117,7 @@ def run(
 
 
 def _failure_words(failure: ProfilerFailure | None, exit_code: int) -> str | None:
-    """Describe how a profiler failed."""
+    """Return how a profiler failed, in words; None if it did not."""
     how = f"was killed by {signal.Signals(-exit_code).name}" if exit_code < 0 else f"exited with {exit_code}"
     match failure:
         case ProfilerFailure.EXITED_BEFORE_JOB:
@@ -128,9 +132,10 @@ def _failure_words(failure: ProfilerFailure | None, exit_code: int) -> str | Non
 
 
 class OutputReader(threading.Thread):
-    """Thread that copies the output of a job to its log, and hands on its lines.
+    """Thread that copies the output of a job to its log, and calls `on_line` with each line.
 
-    It is a thread because a process of no descent can hold the pipe open.
+    Reading ends only when every process has closed the pipe. A process outside of the job can hold it open for ever, so
+    reading is left to a thread, for which the launcher waits no longer than `Limits.read_s` after the job.
     """
 
     def __init__(self, tree: ProcessTree, log: BoundedLog, on_line: Callable[[str], None]):
@@ -138,15 +143,15 @@ class OutputReader(threading.Thread):
         self._tree = tree
         self._log = log
         self._on_line = on_line
-        self.error: OSError | None = None  # why the log cannot be written, for which the job is ended
+        self.error: OSError | None = None  # why the log cannot be written; set when the job is ended for it
 
     def run(self) -> None:
-        """Read to the end of the output, whatever happens: a job that writes to a full pipe hangs."""
+        """Read to the end of the output, even if the log cannot be written: a job that writes to a full pipe hangs."""
         unfinished_line = ""
         for text in self._tree.output():
             try:
                 self._write(text)
-            except ValueError:  # the log is closed: nothing waits for the output any more
+            except ValueError:  # `run` has closed the log, so it no longer waits for output
                 return
             *lines, unfinished_line = (unfinished_line + text).split("\n")
             if len(unfinished_line) > LONGEST_LINE:
@@ -158,6 +163,7 @@ class OutputReader(threading.Thread):
             self._on_line(unfinished_line)
 
     def _write(self, text: str) -> None:
+        """Write to the log. At the first error, end the job; after that, write nothing."""
         if self.error is not None:
             return
         try:

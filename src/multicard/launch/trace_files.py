@@ -25,14 +25,19 @@ def keep_trace(
     ended: Ended | None = None,
     problem: str | None = None,
 ) -> str | None:
-    """Move the trace into the run directory; its manifest lists the files, or says why there are none, which is given.
+    """Move the files of the trace from `scratch` to `target`, and write their manifest; return why there are none.
 
-    Process ids have a meaning on one node only, so the manifest names the node of a report where there are several.
+    The return value is None if there is a trace. The manifest states the same as `missing`. There is a trace only if
+    the run completed, no rank had a problem, and every file of every rank or node is there and passes its check.
 
-    `problem`: why the profiler failed in a rank, if it did: then there is no trace of any.
+    The manifest names the node of each file if there are several nodes, because process ids in a trace distinguish
+    processes of one node only.
+
+    `outcome`: of the run. `ended`: how its command ended; None if nothing ran. `problem`: why the profiler failed in a
+    rank; None if it failed in none.
     """
     entry = PROFILERS[profiler]
-    # What the manifest says of each file beside its description.
+    # For each file, what its entry in the manifest has in addition to name, size and checksum.
     files: dict[str, dict[str, int]] = {}
     missing = None
     if entry.rank_file:
@@ -52,20 +57,20 @@ def keep_trace(
             for name in files:
                 entry.check(scratch / name)
         except TraceError as error:
-            # On several nodes srun is the process that ended, not the profiler.
             printed = entry.failure(text_of(target.parent / LOG))
             missing = "; ".join(filter(None, (str(error), printed and printable(printed, LONGEST_MESSAGE))))
             if ended and ended.lingered:
                 missing += f": it did not exit within {FINISH_LIMIT_S:g} s after the job, and was killed"
+            # On several nodes, `exit_code` is srun's and not the profiler's.
             elif ended and ended.exit_code < 0 and entry.node_file is not None and parameters.nodes == 1:
                 missing += f": it was killed by {signal.Signals(-ended.exit_code).name}"
     target.mkdir()
     if missing:
         files = {}
     for name in files:
-        shutil.move(scratch / name, target / name)  # the scratch folder may be on another disk
+        shutil.move(scratch / name, target / name)  # not `rename`: the scratch folder may be on another disk
         if entry.node_file:
-            (target / name).chmod(0o600)  # it may hold the environment of the job
+            (target / name).chmod(0o600)  # the report may hold the environment of the job, with secrets
     captured = {
         "profiler": profiler,
         "missing": missing,

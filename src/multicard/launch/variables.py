@@ -13,8 +13,10 @@ from multicard.experiment.workload import WORKLOADS
 from multicard.profilers import PROFILERS
 from multicard.runs.parameters import JobParameters
 
-# A job gets all variables but secrets and these, by which the launcher of another job, which this process is part of,
-# passes its ranks their numbers: a script would use them as its own. Slurm sets its own for every step.
+# Names of variables that a job does not get. Launchers such as torchrun, mpirun and srun set them to pass numbers to
+# their ranks. If this process is itself a rank of another job, it has the numbers of that job, and a script that it
+# starts would use them. srun sets new ones for the tasks that it starts. The variables of this project are among them,
+# except `SHARED_GPU`.
 OF_ANOTHER_JOB = re.compile(
     r"(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|ROLE_NAME|MASTER_(ADDR|PORT)|(TORCHELASTIC|PET|PMI|PMIX|PMI2|PALS)_\w+"
     r"|OMPI_(COMM_WORLD|UNIVERSE|MCA_orte|MCA_ess)_\w+|(MV2_COMM_WORLD|MPI_LOCAL)\w+"
@@ -22,37 +24,39 @@ OF_ANOTHER_JOB = re.compile(
     rf"|MULTICARD_(?!{SHARED_GPU.removeprefix('MULTICARD_')}$)\w+"
 )
 
-# They set the threads of PyTorch and of libraries beside it. Snakemake sets all, for a job's whole process, and each
-# library prefers its own (PyTorch MKL's: init_num_threads in aten/src/ATen/ParallelOpenMP.cpp).
+# Variables that set the number of threads of PyTorch and other libraries. A job gets all of them with its own number,
+# because Snakemake sets all of them to another one, and each library prefers its own variable to OMP_NUM_THREADS
+# (PyTorch that of MKL: init_num_threads in aten/src/ATen/ParallelOpenMP.cpp).
 THREADS = (
     "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS", "VECLIB_MAXIMUM_THREADS",
     "NUMEXPR_NUM_THREADS",
 )  # fmt: skip
 
-# Variables that may change how fast a job is, or what it computes, are recorded: these, and those with the prefixes
-# below. Names of folders, the GPUs that a job got, and what a parameter of the run sets are not.
+# Variables that may change how fast a job is, or what it computes, are recorded in run.json: those named here, and
+# those with these prefixes. Not recorded are names of folders (FOLDER_SUFFIXES) and the variables in NOT_RECORDED, such
+# as the GPUs that a job got, and variables that a parameter of the run sets.
 RECORDED = ("CC", "CXX", "IBV_FORK_SAFE", "RDMAV_FORK_SAFE", SHARED_GPU, "LD_PRELOAD")
 RECORDED_PREFIXES = (
     "NCCL_", "GLOO_", "OMP_", "MKL_", "KMP_", "TORCH_", "TORCHINDUCTOR_", "TORCHDYNAMO_", "TRITON_", "PYTORCH_",
     "NVIDIA_", "NVTE_", "CUDA_", "CUBLAS_", "CUBLASLT_", "CUDNN_", "MALLOC_", "ACCELERATE_",
-    "FI_", "UCX_", "OFI_NCCL_",  # networks of clusters, through plugins of NCCL that a module brings
+    "FI_", "UCX_", "OFI_NCCL_",  # networks of clusters, which NCCL uses through plugins
 )  # fmt: skip
 NOT_RECORDED = (
     "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", *THREADS,
-    "KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK",  # set by scikit-learn and joblib wherever these are imported
+    "KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK",  # scikit-learn and joblib set these when they are imported
 )  # fmt: skip
 FOLDER_SUFFIXES = ("_PATH", "_HOME", "_ROOT", "_DIR", "_DIRECTORY")
 
-LOOPBACK = "lo"
+LOOPBACK = "lo"  # name of the network interface inside a machine
 
 
 def job_environment(
     source: Mapping[str, str] = os.environ, stated: Sequence[str] = (), withheld: str | None = None
 ) -> dict[str, str]:
-    """Return the environment of a job: what it would have without multicard, less what looks like a secret.
+    """Return the variables of `source` that a job gets: all but secrets and those of another job (`OF_ANOTHER_JOB`).
 
-    `stated`: names of variables of another job that this one gets nevertheless; `withheld`: pattern of the names of
-    further variables that it does not get.
+    `stated`: names of variables of another job that this job gets nevertheless, unless they look like secrets.
+    `withheld`: pattern; further variables whose names it matches in full are left out.
     """
 
     def passes(name: str, value: str) -> bool:
@@ -66,14 +70,14 @@ def job_environment(
 
 
 def secrets_in(source: Mapping[str, str] = os.environ) -> list[str]:
-    """Return the names of the variables that look like secrets, which no job gets."""
+    """Return the names of the variables that look like secrets. No job gets these variables."""
     return sorted(name for name, value in source.items() if is_secret(name, value))
 
 
 def settings(source: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return for run.json the variables of a job that may change how fast it is, or what it computes.
+    """Return the variables of a job that run.json records: they may change how fast it is, or what it computes.
 
-    Libraries that are loaded first (`LD_PRELOAD`) are recorded by their names, without folders.
+    Secrets in their values are replaced. `LD_PRELOAD` keeps only the file names of its libraries.
     """
     recorded = {
         name: without_secrets(value)
@@ -89,34 +93,40 @@ def settings(source: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 
 def inside_one_machine(environment: dict[str, str]) -> dict[str, str]:
-    """Return the environment of ranks that talk to each other inside this machine, unless the user chose otherwise."""
+    """Return `environment` with the loopback interface for gloo and NCCL, unless it names another interface.
+
+    Ranks of one machine then find each other whatever its networks are.
+    """
     return dict.fromkeys(("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"), LOOPBACK) | environment
 
 
 def variables_of_ranks(p: JobParameters, profiler: str, temporary: Path) -> dict[str, str]:
     """Return the environment of the ranks of this node.
 
-    `profiler`: its name; `temporary`: folder of this job alone for their temporary files.
+    Variables of this process replace the defaults below; the fixed ones and those of the profiler replace them all.
+
+    `profiler`: its name. `temporary`: folder for the ranks' temporary files, which no other job uses.
     """
     launching = WORKLOADS[p.workload].launching(p)
     environment = job_environment(stated=launching.passed_variables, withheld=launching.withheld_variables)
     if p.nodes == 1:
         environment = inside_one_machine(environment)
     defaults = {
-        "USER": user(),  # PyTorch's compiler asks for it, and a container need not know it
-        # The compiler's cache outlives the job, in the folder where PyTorch would keep it.
+        "USER": user(),  # PyTorch's compiler needs a user name, which a container may not have
+        # The folder that PyTorch itself would use. It is outside of `temporary`, so that the cache outlives the job.
         "TORCHINDUCTOR_CACHE_DIR": str(Path(tempfile.gettempdir()) / f"torchinductor_{user()}"),
     }
     fixed = {
         **dict.fromkeys(THREADS, str(p.threads)),
         "PYTHONUNBUFFERED": "1",
-        "TMPDIR": str(temporary),  # nsys writes to $TMPDIR/nvidia, which on a shared machine may be another user's
+        # nsys writes to $TMPDIR/nvidia. In a shared TMPDIR, that folder may belong to another user.
+        "TMPDIR": str(temporary),
     }
     return {**defaults, **environment, **fixed, **PROFILERS[profiler].environment}
 
 
 def user() -> str:
-    """Return the name of the user; if there is none, as in a container, a name with the user's number."""
+    """Return the name of the user, or "uid-1000" by the user's number if there is no name, as in a container."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):

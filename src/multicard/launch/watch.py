@@ -1,11 +1,11 @@
 """Decide when to stop waiting for a job and for the profiler that may wrap it.
 
 A launcher waits for one command. The command is the job itself, such as torchrun, or a profiler, such as nsys, that
-runs the job as its child. The job is done when each of its ranks has reported, by a file, and has exited; but a rank
-may never report, a job may leave processes behind, and a profiler may fail, hang, or leave the job alone.
+runs the job as its child. The job is done when each of its ranks has written its report to a file, and has exited. But
+a rank may never report, a job may leave processes behind, and a profiler may fail, hang, or exit before the job.
 
-`Watch` looks at the processes again and again. `advance` decides by what a look saw; it touches no process and no
-clock, so that a test can take it through any course of events.
+`Watch` looks at the processes again and again. `advance` decides from the facts of each look what to do. It uses no
+process and no clock itself, so that a test can take it through any sequence of events.
 """
 
 import contextlib
@@ -19,41 +19,45 @@ import psutil
 
 from multicard.launch.processes import JOB_MARK, ProcessTree, end_processes, has_ended, variable_of
 
-FINISH_LIMIT_S = 600.0
-LOOK_S = 1.0
-# Set for a job that runs as the child of a profiler, and not for the profiler.
+FINISH_LIMIT_S = 600.0  # default of `Limits.finish_s`
+LOOK_S = 1.0  # seconds between looks while the command runs
+# Environment variable that the processes of a wrapped job have, and those of the profiler that wraps it do not.
 WRAPPED_MARK = "MULTICARD_WRAPPED"
 
-# Return the process ids of the ranks of a job once all have written their record, None before.
+# Function that returns the process ids of the ranks of a job once all have written their record, and None before.
 Ranks = Callable[[], set[int] | None]
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Seconds that a job, and what it leaves behind, may take beside the time limit of the job itself."""
+    """Limits, in seconds, of the stages after and around the work of a job; its own time limit is not among them."""
 
-    # Between SIGTERM and SIGKILL.
+    # Time between SIGTERM and SIGKILL.
     grace_s: float = 15.0
-    # For a rank to exit after it has reported. A rank ends itself sooner: see `multicard.record.observe`.
+    # If a rank is left `exit_s` + `leave_s` after all ranks have reported, the job is ended. A rank of a script ends
+    # itself sooner: see `multicard.record.observe`.
     exit_s: float = 90.0
-    # For other processes that a job started to go on after all ranks have exited.
+    # If processes of the job are left so long after all ranks have reported and exited, the job is ended.
     leave_s: float = 10.0
-    # For a profiler to go on without a process of its job, of which not all ranks have reported.
+    # Before all ranks have reported: if a profiler has had no process of its job for so long, it has failed.
     unused_s: float = 120.0
-    # For a profiler to write its report after the job.
+    # If a profiler is left so long after all ranks have reported, it is killed. It writes its report in this time. If a
+    # profiler exits before its job, this is the time for its other processes once the job has ended.
     finish_s: float = FINISH_LIMIT_S
-    # For the last output to be read after all processes have ended.
+    # Longest wait for the last output to be read after all processes have ended.
     read_s: float = 60.0
-    # For a signal to a whole job, as Slurm sends it, to reach the launcher after it has ended the job's command.
+    # Wait after a command that failed. A signal to all processes, such as Slurm's, may have ended it, and then reaches
+    # the launcher in this time.
     signal_s: float = 2.0
 
 
 class Phase(Enum):
     """Stage of waiting for a command.
 
-    A command without a profiler goes from RUNNING to ENDED, past REPORTED and EXITED if its ranks report. With a
-    profiler, the command that exits is the profiler: it may leave an ORPHANED job. UNUSED and LINGERED are the ends of
-    profilers that go on for too long, before the ranks have reported and after the job.
+    A job without a profiler goes from RUNNING to ENDED. If its ranks report, it goes through REPORTED, and through
+    EXITED if processes are left. With a profiler, "the command" is the profiler: if it exits before the ranks have
+    reported, the job is ORPHANED. A profiler that runs too long ends as UNUSED if it has no job, or as LINGERED if its
+    job is done.
     """
 
     # The command runs, and not all ranks have reported.
@@ -62,9 +66,10 @@ class Phase(Enum):
     REPORTED = auto()
     # The command has exited after all ranks had reported; processes of the job are left.
     EXITED = auto()
-    # The profiler has exited before all ranks had reported; the job goes on, and a report may still be written.
+    # The profiler has exited before all ranks had reported. The job goes on, and the profiler's other processes may
+    # still write its report.
     ORPHANED = auto()
-    # Final: no process is left that is worth waiting for.
+    # Final: the command has exited, and no other process has to be waited for.
     ENDED = auto()
     # Final: the profiler went on too long without a process of the job.
     UNUSED = auto()
@@ -73,19 +78,19 @@ class Phase(Enum):
 
     @property
     def is_final(self) -> bool:
-        """True if there is nothing to wait for any more."""
+        """True if waiting has ended."""
         return self in (Phase.ENDED, Phase.UNUSED, Phase.LINGERED)
 
 
 class Action(Enum):
-    """What is to be done before the next look."""
+    """What `Watch` has to do before the next look."""
 
     WAIT = auto()
-    END_JOB = auto()
+    END_JOB = auto()  # end the processes of the job, not those of a profiler
 
 
 class JobStart(Enum):
-    """State of the first process of a job that a profiler starts."""
+    """State of the first process of a job, which a profiler that wraps the job starts."""
 
     NOT_STARTED = auto()
     ALIVE = auto()
@@ -93,11 +98,15 @@ class JobStart(Enum):
 
 
 class ProfilerFailure(Enum):
-    """How a profiler failed while not all ranks of its job had reported."""
+    """How a profiler failed before all ranks of its job had reported."""
 
+    # It exited, and had not started the job.
     EXITED_BEFORE_JOB = auto()
+    # It exited, and the job's first process was still running.
     EXITED_DURING_JOB = auto()
+    # It did not exit, and had not started the job within `Limits.unused_s`.
     STARTED_NO_JOB = auto()
+    # It did not exit, but had no process of its job for `Limits.unused_s`.
     LOST_JOB = auto()
 
 
@@ -105,39 +114,44 @@ class ProfilerFailure(Enum):
 class Look:
     """Facts that one look at the processes found."""
 
-    now: float  # seconds of `time.monotonic`
-    # The command has exited.
+    now: float  # time of the look, in seconds of `time.monotonic`
+    # True if the command has exited.
     has_exited: bool = False
-    # Process ids of the ranks; None until all of them have reported.
+    # Process ids of the ranks; None until all ranks have reported.
     ranks: frozenset[int] | None = None
-    # Ids of the job's processes, without those of a profiler.
+    # Ids of the job's processes, without those of a profiler. Not looked up, and empty, while a job without a profiler
+    # has not reported. While a wrapped job has not reported and its profiler runs, some of them are enough.
     job: frozenset[int] = frozenset()
-    # Processes of the profiler are left.
+    # True if processes of the profiler are left. Only looked up once all ranks have reported or the command has exited.
     has_profiler_processes: bool = False
-    # State of the first process of a job that a profiler wraps.
+    # State of the first process of a wrapped job; always NOT_STARTED without a profiler.
     start: JobStart = JobStart.NOT_STARTED
 
 
 @dataclass(frozen=True)
 class Progress:
-    """State of a `Watch`: its phase, and the times from which the limits count, by `time.monotonic`."""
+    """State of a `Watch`: its phase, and the times from which the limits count, in seconds of `time.monotonic`.
+
+    Each time is that of the look which first found the event; None before.
+    """
 
     phase: Phase
-    # When the profiler last had a process of its job; at first, when the waiting began.
+    # The last look at which the profiler had a process of its job; before the first such look, the start of waiting.
     used_at: float
-    # When all ranks had reported.
+    # All ranks have reported.
     reported_at: float | None = None
-    # When no rank was left after that.
+    # All ranks have reported, and none of them is left.
     ranks_gone_at: float | None = None
-    # When the profiler had nothing to do any more but to write its report.
+    # The profiler has only to write its report: all ranks have reported, or no process of an orphaned job is left.
     job_over_at: float | None = None
+    # How the profiler failed; None if it did not, or if all ranks have reported.
     profiler_failure: ProfilerFailure | None = None
 
 
 def advance(before: Progress, look: Look, is_wrapped: bool, limits: Limits) -> tuple[Progress, Action]:
-    """Return the state after a look, and what is to be done now.
+    """Return the state after a look, and what has to be done now.
 
-    `is_wrapped`: the command is a profiler that runs the job as its child.
+    `before`: the state before the look. `is_wrapped`: True if the command is a profiler that runs the job as its child.
 
     >>> running = Progress(Phase.RUNNING, used_at=0.0)
     >>> after, action = advance(running, Look(5.0, has_exited=True), is_wrapped=False, limits=Limits())
@@ -165,13 +179,16 @@ def advance(before: Progress, look: Look, is_wrapped: bool, limits: Limits) -> t
 
 
 def _after_report(progress: Progress, look: Look, is_wrapped: bool) -> Progress:
-    """Return the state once all ranks have reported, which shows that the profiler, if any, has not failed them."""
+    """Return the state once all ranks have reported.
+
+    The reports show that a profiler did not keep the job from its work, so a failure that was noted is dropped.
+    """
     job_over_at = progress.job_over_at
     if is_wrapped and job_over_at is None:
         job_over_at = look.now
     return replace(
         progress,
-        # A profiler that has exited before stays one that has: its other processes may still write the report.
+        # If the profiler has exited before, the phase stays ORPHANED: its other processes may still write the report.
         phase=Phase.REPORTED if progress.phase is Phase.RUNNING else progress.phase,
         reported_at=look.now,
         job_over_at=job_over_at,
@@ -180,15 +197,15 @@ def _after_report(progress: Progress, look: Look, is_wrapped: bool) -> Progress:
 
 
 def _while_running(progress: Progress, look: Look, is_wrapped: bool, limits: Limits) -> Progress:
-    """Return the state after a look before which the command ran and not all ranks had reported."""
+    """Return the state after a look in the phase RUNNING, if not all ranks have reported by now."""
     if not is_wrapped:
-        # Ranks that have not reported by now never will.
+        # If the job's command has exited, ranks that have not reported never will.
         return replace(progress, phase=Phase.ENDED) if look.has_exited else progress
     if look.has_exited:
         failures = {
             JobStart.NOT_STARTED: ProfilerFailure.EXITED_BEFORE_JOB,
             JobStart.ALIVE: ProfilerFailure.EXITED_DURING_JOB,
-            JobStart.ENDED: None,  # the job ended first, so it is not the profiler that failed
+            JobStart.ENDED: None,  # the job ended before the profiler did, so the profiler did not fail
         }
         phase = Phase.ORPHANED if look.job else Phase.ENDED
         return replace(progress, phase=phase, profiler_failure=failures[look.start])
@@ -202,7 +219,7 @@ def _while_running(progress: Progress, look: Look, is_wrapped: bool, limits: Lim
 
 
 def _after_orphans(progress: Progress, look: Look) -> Progress:
-    """Return the state when the job has ended after its profiler's first process had."""
+    """Return the state when no process of an orphaned job is left: wait for the profiler's other processes, if any."""
     if not look.has_profiler_processes:
         return replace(progress, phase=Phase.ENDED)
     if progress.job_over_at is None:
@@ -211,9 +228,10 @@ def _after_orphans(progress: Progress, look: Look) -> Progress:
 
 
 def _with_deadline_of_job(progress: Progress, look: Look, limits: Limits) -> tuple[Progress, Action]:
-    """Return the state with the time at which the ranks were gone, and whether the job is to be ended.
+    """Return the state with `ranks_gone_at`, and END_JOB if processes of the job have stayed too long.
 
-    A rank may take its time to exit after it has reported; what it started gets less time after that.
+    Before all ranks have reported, nothing is ended here. After that, a rank has the time `exit_s` + `leave_s` to exit.
+    Once all ranks have exited, the other processes of the job have the time `leave_s`.
     """
     reported_at = progress.reported_at
     ranks_gone_at = progress.ranks_gone_at
@@ -229,8 +247,8 @@ def _with_deadline_of_job(progress: Progress, look: Look, limits: Limits) -> tup
 class Watch:
     """Waits for a command and the job that it runs; made and used by `multicard.launch.supervise.run`.
 
-    `first_process`: file with the id of the job's first process, which a profiler that wraps the job writes as it
-    starts the job; None if the command is the job.
+    `first_process`: file to which the first process of a wrapped job writes its id when the profiler starts it (see
+    `in_profiler`); None if the command is the job itself.
     """
 
     def __init__(self, tree: ProcessTree, ranks: Ranks, first_process: Path | None, limits: Limits):
@@ -247,9 +265,9 @@ class Watch:
         return self._first_process is not None
 
     def wait(self, deadline: float) -> None:
-        """Wait until the job has ended, and a profiler too; end what goes on too long after the job is done.
+        """Wait until the job and its profiler have ended; end processes of the job that stay too long.
 
-        Raise `TimeoutError` at the deadline, by `time.monotonic`.
+        Raises `TimeoutError` at `deadline`, a time of `time.monotonic`.
         """
         while (now := time.monotonic()) < deadline:
             with contextlib.suppress(TimeoutError):
@@ -260,12 +278,16 @@ class Watch:
                 end_processes(self._processes_of_job, self._limits.grace_s)
             if self.progress.phase.is_final:
                 return
-            if look.has_exited:  # so that waiting for the command takes no time any more
+            if look.has_exited:  # then `_tree.wait` above returns at once, and this loop would not pause
                 time.sleep(LOOK_S / 5)
         raise TimeoutError
 
     def _look(self) -> Look:
-        """Look at what the current phase depends on; to list processes costs time that the job may need."""
+        """Return the facts that `advance` needs now, and look up no others.
+
+        Listing processes costs CPU time that the job may need. So while a wrapped job works, processes are listed only
+        if all that were found last time have ended.
+        """
         now = time.monotonic()
         has_exited = self._tree.exit_code is not None
         if self._reported is None and (pids := self._ranks()) is not None:
@@ -290,12 +312,13 @@ class Watch:
         return [process for process in self._tree.processes() if not self._is_of_profiler(process)]
 
     def _is_of_profiler(self, process: psutil.Process) -> bool:
-        """True if a process belongs to the profiler: it has the mark that all processes get, and not the job's."""
+        """True if a process belongs to the profiler: it has `JOB_MARK`, as all processes, but not `WRAPPED_MARK`."""
         if not self._is_wrapped:
             return False
         if variable_of(process, JOB_MARK) is not None:
             return variable_of(process, WRAPPED_MARK) is None
-        # A process that is just being started has no environment yet. One that has cleared it is the job's.
+        # A process without `JOB_MARK` is either just being started, and counts as the profiler's for a second, or has
+        # cleared its environment, and counts as the job's.
         try:
             return time.time() - process.create_time() < LOOK_S
         except psutil.NoSuchProcess:
