@@ -1,4 +1,4 @@
-"""Profilers: each wraps a job or records inside it, and leaves files that become activity tables."""
+"""Profilers: each wraps a job, or records inside its ranks, and leaves files from which activity tables are made."""
 
 from collections.abc import Mapping
 
@@ -6,7 +6,7 @@ from multicard.core.entries import by_name
 from multicard.profilers import kineto, none, nsys
 from multicard.profilers.interface import Profiler
 
-# `profiler: auto` tries them in this order.
+# `profiler: auto` tries the profilers in this order.
 PROFILERS: Mapping[str, Profiler] = by_name(
     nsys.PROFILER,
     kineto.PROFILER,

@@ -1,7 +1,7 @@
 """The interface of a profiler; the entries are listed in `multicard.profilers`.
 
-An entry is a module of this package with an instance named `PROFILER`. Training processes import these modules too, so
-they need the standard library and `core/` only, and import torch inside functions.
+An entry is a module of this package with an instance named `PROFILER`. Training processes import these modules, too. So
+these modules import nothing but the standard library and `core/`, and torch only inside functions.
 """
 
 import shutil
@@ -19,9 +19,10 @@ UsedProfiler = Literal["nsys", "kineto", "none"]
 
 
 class Availability(NamedTuple):
-    """An answer to whether a profiler can be used on this machine, and why.
+    """Whether a profiler can be used on this machine, and the reason.
 
-    `caveat`: why it may record too little of a job. `profiler: auto` does not choose it then, but it can be named.
+    `why`: the reason, which may be empty for a usable profiler. `caveat`: why a usable profiler may record too little
+    of a job; None if it records all. `profiler: auto` does not choose a profiler with a caveat, but a user may name it.
     """
 
     usable: bool
@@ -30,25 +31,25 @@ class Availability(NamedTuple):
 
 
 class Session:
-    """The part of a profiler inside a training process, made by `Profiler.session`. This one does nothing."""
+    """The part of a profiler inside a training process, made by `Profiler.session`. This base class does nothing."""
 
     def range(self, name: str) -> AbstractContextManager[object]:
-        """Show the block as a range of that name in the trace."""
+        """Record the block as a range with this name in the trace."""
         return nullcontext()
 
     def mark(self, name: str) -> None:
-        """Put a name into the trace of this process."""
+        """Record this name in the trace of this process, at the present time."""
 
     def recording(self) -> AbstractContextManager[object]:
-        """Record while the block runs. Ranks enter it together and leave it together, with no work queued."""
+        """Record while the block runs. All ranks enter and leave it together, each with no work queued on its GPU."""
         return nullcontext()
 
 
 class Profiler:
-    """A way to record a job, and to make a readable file of what was recorded.
+    """A way to record a job, and to make files from the recording that a reader can read.
 
-    A profiler either wraps the job, as a program that runs it as its child (`wrap`, `node_file`), or records inside
-    each rank (`session`, `rank_file`).
+    A profiler either wraps the job: it is a program that runs the job as its child (`wrap`, `node_file`). Or it records
+    inside each rank (`session`, `rank_file`).
     """
 
     # The value of the parameter `profiler`.
@@ -56,56 +57,62 @@ class Profiler:
     description: ClassVar[str]
     # The program that must be on the PATH; None if PyTorch is enough.
     program: ClassVar[str | None] = None
-    # Variables that the job needs to be recorded.
+    # Environment variables that the job needs in order to be recorded.
     environment: ClassVar[Mapping[str, str]] = {}
-    # The file that is left on every node, or for every `{rank}`; None for the other way of recording.
+    # Name of the file that a profiler which wraps the job leaves on every node; None for others.
     node_file: ClassVar[str | None] = None
+    # Name, with `{rank}` in it, of the file that a profiler inside the ranks leaves for every rank; None for others.
     rank_file: ClassVar[str | None] = None
-    # Suffixes of files that `export` makes readable, and of files that the reader takes.
+    # Suffixes of files from which `export` makes a readable file, and of files that `reader` reads.
     exportable: ClassVar[tuple[str, ...]] = ()
     readable: ClassVar[tuple[str, ...]] = ()
-    # How the content of such files begins, after blanks: it decides if the suffix is another one.
+    # How the content of these files begins, after blanks. It identifies files that have another suffix.
     exportable_beginnings: ClassVar[tuple[bytes, ...]] = ()
     readable_beginnings: ClassVar[tuple[bytes, ...]] = ()
     # A module with a function `read(path)` that returns a `multicard.trace.model.Trace`; None if no activity tables are
-    # made of the files.
+    # made from the files.
     reader: ClassVar[str | None] = None
-    # True if `read` refuses files that unpack to very much unless it is called as `read(path, large=True)`.
+    # True if `read` refuses a file that unpacks to very many bytes, unless it is called as `read(path, large=True)`.
     refuses_large: ClassVar[bool] = False
 
     def is_installed(self) -> bool:
-        """True if its program is on the PATH, or it needs none."""
+        """True if the profiler's program is on the PATH, or if it needs none."""
         return self.program is None or shutil.which(self.program) is not None
 
     def availability(self, device: str, python: str | None = None) -> Availability:
-        """Return whether it can be used here for jobs on `device` (cpu, cuda).
+        """Return whether the profiler can be used on this machine for jobs on `device` (cpu, cuda).
 
-        `python`: the interpreter of the job, if not this one.
+        `python`: path of the job's interpreter; None for this process's.
         """
         if self.is_installed():
             return Availability(True)
         return Availability(False, f"no {self.program} on the PATH")
 
     def wrap(self, command: list[str], file: Path, device: str) -> list[str]:
-        """Return a command that runs `command`, whose processes compute on `device` (cpu, cuda), and leaves `file`."""
+        """Return a command that runs `command` under the profiler, and writes `file`.
+
+        `device`: what the processes of `command` compute on (cpu, cuda).
+        """
         return command
 
     def failure(self, output: str) -> str | None:
-        """Return the line of a job's output that shows that the profiler itself failed; None if there is none."""
+        """Return the first line of a job's output that shows that the profiler itself failed; None without one."""
         return None
 
     def session(self, folder: Path, rank: int, device: "torch.device") -> Session:
-        """Return its part inside a rank, which leaves its file in `folder`."""
+        """Return the part of the profiler inside this rank, which writes the rank's file to `folder`."""
         return Session()
 
     def check(self, file: Path) -> None:
-        """Raise `TraceError` unless the file was left."""
+        """Raise `TraceError` if the profiler did not leave `file`."""
         if not file.exists():
             raise TraceError(f"{self.name} left no {file.name}")
 
     def export(self, file: Path, folder: Path) -> Path:
-        """Make a readable file, in `folder`, of the one that was left; return that file itself if it is readable.
+        """Make a file in `folder` from `file`, which the profiler left, that `reader` can read; return its path.
 
-        Raises `TraceError` if nothing readable can be made of it. Raises `UserError` if there is no space for it.
+        If `reader` can read `file` itself, return `file`.
+
+        Raises `TraceError` if no readable file can be made, and `UserError` if there is no space for it.
         """
         return file

@@ -21,18 +21,18 @@ class Kineto(Profiler):
     description = "PyTorch's profiler"
     rank_file = "rank{rank}.json.gz"
     readable = (".json", ".json.gz")
-    # JSON, JSON after a byte order mark, and gzip.
+    # The beginnings of JSON, of JSON with a byte order mark, and of gzip.
     readable_beginnings = (b"{", b"[", b"\xef\xbb\xbf", GZIP_MAGIC)
     reader = "multicard.trace.kineto"
     refuses_large = True
 
     def session(self, folder: Path, rank: int, device: "torch.device") -> Session:
-        """Record this process's CPU operators, and on a GPU its kernels."""
+        """Return a session that records this rank's CPU operators, and on a GPU its kernels."""
         return KinetoSession(folder / self.rank_file.format(rank=rank), device)
 
 
 class KinetoSession(Session):
-    """Records this rank into `file`; ranges are PyTorch's `record_function`."""
+    """Records this rank, and writes the trace to `file`. Ranges are PyTorch's `record_function`."""
 
     def __init__(self, file: Path, device: "torch.device"):
         from torch import autograd, profiler
@@ -43,11 +43,11 @@ class KinetoSession(Session):
         self._autograd = autograd
 
     def range(self, name: str) -> AbstractContextManager[object]:
-        """Show the block as a user annotation."""
+        """Record the block as a user annotation."""
         return self._profiler.record_function(name)
 
     def mark(self, name: str) -> None:
-        """Leave an empty range of that name."""
+        """Record an empty range with this name."""
         with self.range(name):
             pass
 
@@ -55,7 +55,8 @@ class KinetoSession(Session):
     def recording(self) -> Iterator[None]:
         """Record while the block runs, then write the trace.
 
-        Raises `RuntimeError` if a profiler of PyTorch records already, which this one would end.
+        Raises `RuntimeError` if the script is recording with PyTorch's profiler, because starting another one would end
+        that.
         """
         is_enabled_on_this_thread = self._autograd._profiler_enabled()
         is_enabled = getattr(self._autograd.profiler, "_is_profiler_enabled", False)
@@ -66,8 +67,8 @@ class KinetoSession(Session):
         activities = [self._profiler.ProfilerActivity.CPU]
         if self._device.type == "cuda":
             activities.append(self._profiler.ProfilerActivity.CUDA)
-        # PyTorch warns that the next cycle clears the events, but there is only one. Its remedy, to keep all events
-        # (acc_events), would have Python build every one of them.
+        # PyTorch warns that each cycle of recording clears the events of the one before, but here is only one cycle.
+        # The remedy that it names (acc_events) would make Python build an object for every event.
         warnings.filterwarnings("ignore", message=".*Profiler clears events")
         with self._profiler.profile(activities=activities) as profile:
             yield

@@ -4,7 +4,7 @@ from multicard.profilers.interface import Profiler
 
 
 class NoProfiler(Profiler):
-    """Records nothing: ranges cost nothing, and no trace is left."""
+    """Records nothing and leaves no trace."""
 
     name = "none"
     description = "no profiler, so no trace"

@@ -1,6 +1,6 @@
-"""Export a report of Nsight Systems to SQLite, checked, and without the secrets of other processes.
+"""Export a report of Nsight Systems to a SQLite database, check it, and remove environments of processes from it.
 
-An exit code of 0 proves nothing: `nsys export` exits with 0 on a full disk. So the export is judged by the database.
+`nsys export` exits with 0 even if it fails on a full disk. So its exit code is not used, but the database is checked.
 """
 
 import contextlib
@@ -17,11 +17,11 @@ from pathlib import Path
 from multicard.core.errors import TraceError
 from multicard.core.files import atomic_write
 
-# Types of columns in which nsys stores nothing but numbers.
+# Types of columns that hold only numbers. Columns of other types may hold binary values.
 NUMERIC = ("INTEGER", "REAL")
-# eventType in NVTX_EVENTS of a row that names a domain.
+# The eventType of rows of NVTX_EVENTS that name a domain.
 DOMAIN_CREATED = 75
-# The message of nsys about a report that a newer one wrote, with both versions.
+# The message of nsys about a report that a newer nsys wrote. The groups are that version and its own.
 NEWER = re.compile(r"created in Nsight Systems version \(([\d.]+)[^)]*\), newer than your current version \(([\d.]+)")
 # SQLite's message, which nsys prints too.
 DISK_IS_FULL = "disk is full"
@@ -30,21 +30,22 @@ MOST_CHARACTERS = 300
 
 
 def export_report(report: Path, database: Path, options: list[str], limit_s: float) -> None:
-    """Export a report with these options of `nsys export`; the database appears only when it passed its checks.
+    """Export a report with these options of `nsys export`; the database appears only once it has passed its checks.
 
-    Environments of processes are removed from it, and so are all binary values but NCCL's payloads.
+    Environments of processes, and all binary values except NCCL's payloads, are removed from the database.
 
-    Raises `TraceError` if nsys fails, takes longer than `limit_s`, or leaves a database that does not hold a trace.
-    Raises `UserError` if there is no space for the database: the report is none the worse for it.
+    Raises `TraceError` if nsys fails, takes longer than `limit_s` seconds, or leaves a database that does not hold a
+    trace. Raises `UserError` if the database cannot be written, as on a full disk. The report is not changed.
     """
     with atomic_write(database) as temporary:
-        # nsys refuses to write to a name that exists.
+        # nsys refuses to write to a file that exists.
         temporary.unlink()
         command = ["nsys", "export", "--type=sqlite", *options, f"--output={temporary}", str(report)]
         try:
             code, output = _run(command, limit_s)
         except subprocess.TimeoutExpired as error:
             raise TraceError(f"nsys export of {report.name} took more than {limit_s:g} s") from error
+        # `atomic_write` turns this error, and the one below, into a `UserError`.
         if DISK_IS_FULL in output:
             raise OSError(errno.ENOSPC, DISK_IS_FULL)
         if not temporary.exists():
@@ -58,16 +59,18 @@ def export_report(report: Path, database: Path, options: list[str], limit_s: flo
 
 
 def _run(command: list[str], limit_s: float) -> tuple[int, str]:
-    """Return exit code and output of a command; its children are killed with it.
+    """Run a command; return its exit code, and its output and errors together.
 
-    Raises `subprocess.TimeoutExpired` if it takes longer than `limit_s`.
+    When the command has ended, or the time is over, all processes of its process group that are left are killed.
+
+    Raises `subprocess.TimeoutExpired` if the command takes longer than `limit_s` seconds.
     """
     with (
         tempfile.TemporaryDirectory(prefix="multicard-", ignore_cleanup_errors=True) as temporary,
-        # A child that lives on could hold a pipe open.
+        # A file and not a pipe: a child in a process group of its own is not killed, and could hold a pipe open.
         tempfile.TemporaryFile("w+", errors="replace") as output,
     ):
-        # nsys writes to $TMPDIR/nvidia, which on a shared machine may be another user's.
+        # nsys writes to $TMPDIR/nvidia. In a shared TMPDIR, that folder may belong to another user.
         environment = os.environ | {"LC_ALL": "C", "TMPDIR": temporary}
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment, start_new_session=True
@@ -83,7 +86,7 @@ def _run(command: list[str], limit_s: float) -> tuple[int, str]:
 
 
 def _why_not_exported(report: Path, code: int, output: str) -> str:
-    """Return, in words, why nsys made no database of a report."""
+    """Return a sentence that says why `nsys export` made no database; `code` and `output`: those of the command."""
     newer = NEWER.search(output)
     if newer:
         return (
@@ -95,7 +98,7 @@ def _why_not_exported(report: Path, code: int, output: str) -> str:
 
 
 def check_database(database: Path) -> None:
-    """Raise `TraceError` unless the file is a sound SQLite database with a trace's strings in it."""
+    """Raise `TraceError` if the file is not an intact SQLite database, or has no strings of a trace in it."""
     try:
         with closing(sqlite3.connect(f"{database.absolute().as_uri()}?mode=ro", uri=True)) as connection:
             (result,) = connection.execute("PRAGMA quick_check").fetchone()
@@ -109,9 +112,10 @@ def check_database(database: Path) -> None:
 
 
 def _scrub(database: Path) -> None:
-    """Overwrite environments of processes, and drop binary values, which may hold anything, but for NCCL's payloads.
+    """Overwrite environments of processes, and set binary values to NULL, except NCCL's payloads.
 
-    An environment is a string of assignments joined by NUL characters, or a value under a name that contains the word.
+    Binary values are removed because they may hold anything. An environment is either a string of assignments joined by
+    NUL characters, or the `value` in a row whose `name` contains "environment".
     """
     with closing(sqlite3.connect(database)) as connection:
         connection.execute(
@@ -122,7 +126,7 @@ def _scrub(database: Path) -> None:
         for table in tables:
             _scrub_table(connection, table)
         connection.commit()
-        # What was overwritten would live on in unused parts of pages.
+        # Without this, the old values would stay in unused parts of the file.
         connection.execute("VACUUM")
 
 
@@ -140,11 +144,14 @@ def _scrub_table(connection: sqlite3.Connection, table: str) -> None:
 
 
 def _is_of_nccl(connection: sqlite3.Connection) -> str:
-    """Return an SQL condition under which a row of NVTX_EVENTS belongs to NCCL's domain of the row's process."""
+    """Return an SQL condition that is true for rows of NVTX_EVENTS in the domain "NCCL".
+
+    Each process has its own number for this domain, so the condition compares process and domain together.
+    """
     domains = connection.execute(
         "SELECT DISTINCT d.globalTid >> 24, d.domainId FROM NVTX_EVENTS d LEFT JOIN StringIds s ON s.id = d.textId "
         f"WHERE d.eventType = {DOMAIN_CREATED} AND COALESCE(d.text, s.value) = 'NCCL'"
     )
     listed = ", ".join(f"({int(process)}, {int(domain)})" for process, domain in domains)
-    # For a row without a domain the comparison is NULL.
+    # For a row without a domain the comparison is NULL, which COALESCE turns into false.
     return f"COALESCE((globalTid >> 24, domainId) IN (VALUES {listed}), 0)" if listed else "0"
