@@ -8,7 +8,7 @@ Verdict = Literal["ok", "warning", "error"]
 
 @dataclass(frozen=True)
 class Check:
-    """A check of the machine: what was looked for, what was found, the verdict on it, and what to do about it."""
+    """The result of a check of the machine: its name, what was found, the verdict, and what the user can do."""
 
     check: str
     found: str

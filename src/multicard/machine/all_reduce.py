@@ -1,4 +1,4 @@
-"""All-reduces between the devices of this node, under a time limit: whether they end, and how fast they are."""
+"""Try all-reduces between the devices of this node, under a time limit, and measure how fast they are."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -10,20 +10,23 @@ from multicard.machine.processes import JobOutput, run_module
 from multicard.trace.collectives import bus_bandwidth
 
 JOB = "multicard.machine.all_reduce_job"
-# Processes import PyTorch first, and a first import from a shared file system takes long.
+# Seconds that processes get to import PyTorch and to connect, in addition to the time limit. A first import from a
+# shared file system takes long.
 START_S = 120.0
-# A rank reaches these stages one after another, then "done" or, from any of them, "failed".
+# The stages that a rank reports one after another; "measured" after each size. Then it reports "done". At any time it
+# may report "failed" instead.
 STAGES = ("started", "connected", "measured")
-# How faulthandler begins its report of a process that it ends.
+# The beginning of what faulthandler prints when it ends a process that hangs.
 FAULTHANDLER_TIMEOUT = "Timeout ("
 
 
 @dataclass(frozen=True)
 class Exchange:
-    """The all-reduces of a job, made by `exchange`.
+    """The measured all-reduces of a job, made by `exchange`.
 
-    `times_s`: by the bytes of a message, the seconds of an all-reduce on the slowest rank, one for each block of
-    repeats. `problem`: why not all sizes were measured, in one line; None if they were.
+    `times_s`: for each message size in bytes, the seconds of one all-reduce on the slowest rank: a mean for each block
+    of repeats. A size that was not measured is missing. `problem`: the first problem, in one line; None if all ranks
+    measured all sizes.
     """
 
     ranks: int
@@ -32,12 +35,15 @@ class Exchange:
 
     @property
     def bus_bandwidth_bytes_per_s(self) -> float:
-        """Bus bandwidth of the largest message: 2 (n - 1) / n · bytes / time (nccl-tests, doc/PERFORMANCE.md)."""
+        """Bus bandwidth of the largest message: 2 (n − 1) / n · bytes / time, with n ranks and the median time.
+
+        At least one size must have been measured. The definition is that of nccl-tests (doc/PERFORMANCE.md).
+        """
         size = max(self.times_s)
         return bus_bandwidth("all_reduce", size, self.ranks, median(self.times_s[size])) or 0.0
 
     def words(self) -> str:
-        """Return the result of the largest message, in words."""
+        """Return the result of the largest message in words; at least one size must have been measured."""
         size = max(self.times_s)
         speed = with_unit(self.bus_bandwidth_bytes_per_s, BYTES_PER_S)
         time = with_unit(median(self.times_s[size]), SECONDS)
@@ -53,11 +59,12 @@ def exchange(
     start_s: float = START_S,
     seconds: float = 1.0,
 ) -> Exchange:
-    """All-reduce messages between processes of this machine: NCCL on "cuda", gloo on "cpu".
+    """Measure all-reduces between `ranks` processes of this machine: with NCCL on "cuda", with gloo on "cpu".
 
-    `sizes`: bytes of the messages, at least 4. `limit_s`: after which a rank that hangs is ended; all of them are
-    `start_s` later at the latest. `variables`: for the job's environment, beside those that a run's job gets.
-    `seconds`: how long each size is measured, if `multicard.machine.all_reduce_job.BLOCKS` all-reduces take no longer.
+    `sizes`: bytes of the messages, at least 4 each. `limit_s`: each rank is ended so many seconds after it connected,
+    whatever it does then; all ranks are ended `start_s` + `limit_s` seconds after they were started. `variables`:
+    environment variables of the job, in addition to those that a run's job gets. `seconds`: time for which each size is
+    measured. Slow all-reduces take longer, since at least `multicard.machine.all_reduce_job.BLOCKS` are measured.
     """
     arguments = [device, ",".join(map(str, sizes)), limit_s, seconds]
     job = run_module(JOB, arguments, start_s + limit_s, ranks, variables)
@@ -69,9 +76,9 @@ def exchange(
 
 
 def _problem(job: JobOutput, ranks: int, limit_s: float) -> str:
-    """Return, in words, the problem that came first.
+    """Return, in words, the problem of the rank that had one first.
 
-    Other ranks often fail because one has gone, or hang because one has failed.
+    It is probably the cause: other ranks often fail because one has ended, or hang because one has failed.
     """
     hangs = job.timed_out
     for line in job.lines:

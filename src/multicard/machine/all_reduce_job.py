@@ -1,8 +1,8 @@
 """All-reduces between ranks of torchrun: `python -m multicard.machine.all_reduce_job DEVICE BYTES,… LIMIT_S SECONDS`.
 
-Each rank reports the stages that it reaches, and for each size how long an all-reduce took on the slowest rank. From
-the first connection on, whatever hangs is ended after `LIMIT_S`, in any call of C as well, and in the end of the
-process group.
+Each rank reports the stages that it reaches, and for each size how long an all-reduce took on the slowest rank.
+`LIMIT_S` seconds after the process group was made, a rank that has not exited is ended, even if it hangs in a C
+function, or while it destroys the process group.
 """
 
 import faulthandler
@@ -17,16 +17,16 @@ import torch.distributed as dist
 
 from multicard.machine.facts import print_fact
 
-# Blocks of all-reduces of each size: the median of as many values has an exact interval.
+# Number of blocks of all-reduces that are timed for each size. The median of so many values has an exact interval.
 BLOCKS = 7
 FLOAT32_BYTES = 4
 
 
 def main(device: str, sizes: Sequence[int], limit_s: float, seconds: float) -> None:
-    """Connect the ranks, check a sum, then time all-reduces of each size for some `seconds`, and check its sums."""
+    """Connect the ranks and check a sum; then, for each size, time all-reduces for `seconds` and check their sums."""
     if device == "cuda":
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    # NCCL connects GPUs in the first collective only.
+    # NCCL does not connect the GPUs here, but in the first collective: "connected" is reported after that.
     dist.init_process_group("nccl" if device == "cuda" else "gloo")
     faulthandler.dump_traceback_later(limit_s, exit=True)
     report("started")
@@ -42,13 +42,16 @@ def main(device: str, sizes: Sequence[int], limit_s: float, seconds: float) -> N
 
 
 def report(stage: str, **facts: Any) -> None:
-    """Report to the process that started this one which stage this rank has reached."""
+    """Report the stage that this rank has reached to the process that started the job."""
     print_fact(rank=int(os.environ["RANK"]), stage=stage, **facts)
 
 
 def measure(buffer: torch.Tensor, seconds: float) -> list[float]:
-    """Return the seconds of an all-reduce of a buffer on the slowest rank: the mean of each of `BLOCKS` blocks."""
-    # The first all-reduce of a size may connect ranks, and allocate memory.
+    """Return the seconds of an all-reduce of `buffer` on the slowest rank: a mean for each of `BLOCKS` blocks.
+
+    All blocks together take about `seconds`; more if so many all-reduces take longer.
+    """
+    # The first all-reduce of a size is not timed, because it may connect ranks, and allocate memory.
     elapsed_s(buffer, 1)
     single_s = slowest(elapsed_s(buffer, 1), buffer.device)
     repeats = max(1, int(seconds / BLOCKS / single_s))
@@ -56,7 +59,7 @@ def measure(buffer: torch.Tensor, seconds: float) -> list[float]:
 
 
 def elapsed_s(buffer: torch.Tensor, repeats: int) -> float:
-    """Return the seconds of some all-reduces, one after another."""
+    """Return the seconds that this rank takes for `repeats` all-reduces, one after another."""
     dist.barrier()
     _wait_for_device(buffer)
     started = time.perf_counter()
@@ -72,16 +75,16 @@ def _wait_for_device(buffer: torch.Tensor) -> None:
 
 
 def slowest(value: float, device: torch.device) -> float:
-    """Return the largest of all ranks' values."""
+    """Return the largest value of all ranks."""
     shared = torch.tensor([value], device=device, dtype=torch.float32)
     dist.all_reduce(shared, op=dist.ReduceOp.MAX)
     return shared.item()
 
 
 def check_sum(buffer: torch.Tensor) -> None:
-    """Sum the ranks' numbers 1…n in each element, and compare with n (n + 1) / 2, which float32 holds exactly.
+    """Fill the buffer with the rank's number, from 1 to n, sum it over all ranks, and check the sums.
 
-    Raises `ArithmeticError` if a sum is wrong.
+    Each must be n (n + 1) / 2, which float32 represents exactly. Raises `ArithmeticError` if a sum is wrong.
     """
     ranks = dist.get_world_size()
     buffer.fill_(dist.get_rank() + 1)

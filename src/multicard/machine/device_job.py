@@ -1,8 +1,8 @@
-"""Rates of one device alone: `python -m multicard.machine.device_job DEVICE SECONDS`.
+"""Measure matrix multiplications on one device: `python -m multicard.machine.device_job DEVICE SECONDS`.
 
-It reports the machine, then a row for each measurement: what is measured, the `operations` of one call, counted by
-hand, and the seconds of a call for each block of calls. On a GPU it is the first that CUDA shows; of a CPU with one
-thread and with as many as there are usable CPUs.
+It reports the machine, then a row for each precision: the `operations` of one call, which follow from the size, and the
+seconds of a call for each block of calls. With DEVICE cuda it measures the first GPU that CUDA shows. With cpu it
+measures each precision twice: with one thread, and with as many threads as there are usable CPUs.
 """
 
 import sys
@@ -24,25 +24,26 @@ from multicard.workloads.vision.precision import allow_tf32, choose_fp32
 DTYPES = {
     "fp64": torch.float64, "fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16,
 }  # fmt: skip
-# Edges of the square matrices.
+# The smallest and the largest edge of the square matrices: their number of rows, and of columns.
 SMALLEST, LARGEST = 256, 16384
-# The search for the fastest edge ends once as many calls would take a quarter of the time of the measurement, and a
-# matrix takes no more than a quarter of the free memory.
+# The search for the fastest edge ends before an edge whose matrices (`MATRICES` of them) would take more than
+# `LARGEST_PART` of the free memory. It also ends after an edge at which `CALLS_PER_EDGE` calls would take more than
+# `LARGEST_PART` of the seconds of a measurement.
 CALLS_PER_EDGE = 8
 MATRICES = 3
 LARGEST_PART = 1 / 4
 
-# At least as many blocks of calls are timed, until interquartile range over median falls below the spread, and for at
-# most `LONGEST` times the seconds that were asked for.
+# Blocks of calls are timed until there are at least `FEWEST`, and their interquartile range divided by their median is
+# below `SPREAD`; but the time is at most about `LONGEST` times the seconds that were asked for.
 FEWEST = 4
 SPREAD = 0.05
 LONGEST = 4
-# Calls of which the fastest is the rough time.
+# The rough time of a call is that of the fastest of so many calls.
 ROUGH_CALLS = 3
 
 
 def main(device_type: str, seconds: float) -> None:
-    """Measure everything, for about `seconds` each."""
+    """Measure each precision for about `seconds`, on a CPU with each number of threads."""
     is_gpu = device_type == "cuda"
     device = torch.device(device_type, 0) if is_gpu else torch.device(device_type)
     print_fact(machine={"host": host(), "hardware": hardware(), "versions": versions()})
@@ -56,17 +57,23 @@ def main(device_type: str, seconds: float) -> None:
 
 
 def measured(name: str, rows: Iterator[dict[str, Any]], **columns: Any) -> None:
-    """Report the rows of one measurement, each with `columns`, or why there are none, and let the others go on."""
+    """Report the rows of one measurement, each with `columns`; or report the problem, if the device cannot do it.
+
+    Such a problem raises no error, so that other measurements follow.
+    """
     try:
         for row in rows:
             print_fact(row=columns | row)
     except RuntimeError as error:
-        # The device has too little memory, or cannot multiply numbers of the type.
+        # The device has too little memory, or cannot multiply matrices of this type.
         print_fact(problem=f"{name}: {' '.join(str(error).split())[:300]}")
 
 
 def precisions(device: torch.device) -> list[str]:
-    """Return the precisions that a device has; TF32 is the fp32 of tensor cores."""
+    """Return the precisions to measure on a device.
+
+    A GPU without support for bf16 or TF32 leaves these out. TF32 is the fp32 of tensor cores, which no CPU has.
+    """
     if device.type != "cuda":
         return ["fp64", "fp32", "bf16", "fp16"]
     lacking = set()
@@ -78,10 +85,7 @@ def precisions(device: torch.device) -> list[str]:
 
 
 def matmul(device: torch.device, precision: str, seconds: float, threads: int) -> Iterator[dict[str, Any]]:
-    """Yield the row of a multiplication of two square matrices of the edge, a power of two, that is fastest.
-
-    Values are random: a GPU takes less power for zeros, and clocks higher.
-    """
+    """Yield one row: the times of a product of two square matrices, with the edge that gives the highest rate."""
     dtype = DTYPES[precision]
     with fp32_as(precision):
         edge = _fastest_edge(device, dtype, seconds, threads)
@@ -90,9 +94,9 @@ def matmul(device: torch.device, precision: str, seconds: float, threads: int) -
 
 
 def _fastest_edge(device: torch.device, dtype: torch.dtype, seconds: float, threads: int) -> int:
-    """Return the edge with the highest rate.
+    """Return the edge, 256 or a power of two above it, with the highest rate in operations per second.
 
-    The edge doubles until calls would take more than a quarter of `seconds`, or matrices that of the free memory.
+    For where the search ends, see `CALLS_PER_EDGE`.
     """
     is_gpu = device.type == "cuda"
     free_bytes = torch.cuda.mem_get_info(device)[0] if is_gpu else psutil.virtual_memory().available
@@ -103,7 +107,7 @@ def _fastest_edge(device: torch.device, dtype: torch.dtype, seconds: float, thre
         call = product(device, dtype, edge)
         call_s = least_s(call, threads)
         if call_s > longest_call_s:
-            # Something else may have had the CPUs meanwhile.
+            # Another process may have used the CPUs meanwhile, so the calls are timed once more.
             call_s = min(call_s, least_s(call, threads))
         rates[edge] = matmul_operations(edge) / call_s
         edge *= 2
@@ -113,12 +117,18 @@ def _fastest_edge(device: torch.device, dtype: torch.dtype, seconds: float, thre
 
 
 def matmul_operations(edge: int) -> int:
-    """Return 2 m n k for m = n = k: a multiplication and an addition for each of k terms of each of m n sums."""
+    """Return the floating-point operations of a multiplication of matrices: 2 · edge³.
+
+    The result has edge² sums of edge terms. Each term costs a multiplication and an addition.
+    """
     return 2 * edge**3
 
 
 def product(device: torch.device, dtype: torch.dtype, edge: int) -> Callable[[], torch.Tensor]:
-    """Return a call that multiplies two matrices."""
+    """Return a function that multiplies two square matrices.
+
+    Their values are random, because a GPU takes less power for zeros, and then runs at higher clocks.
+    """
     a = torch.randn(edge, edge, device=device).to(dtype)
     b = torch.randn(edge, edge, device=device).to(dtype)
     out = torch.empty(edge, edge, device=device, dtype=dtype)
@@ -127,7 +137,7 @@ def product(device: torch.device, dtype: torch.dtype, edge: int) -> Callable[[],
 
 @contextmanager
 def fp32_as(precision: str) -> Iterator[None]:
-    """Let a GPU multiply fp32 as TF32 for the precision "tf32", and forbid it for any other, during the block."""
+    """While the block runs, allow a GPU to use TF32 for fp32 if `precision` is "tf32", and forbid it otherwise."""
     before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
     choose_fp32("on" if precision == "tf32" else "off")
     try:
@@ -137,23 +147,23 @@ def fp32_as(precision: str) -> Iterator[None]:
 
 
 def repeats_s(call: Callable[[], Any], seconds: float, threads: int = 1) -> list[float]:
-    """Return the seconds of a call: the mean of each of `FEWEST` blocks of calls or more.
+    """Return the seconds of a call: a mean for each block of calls, of which there are at least `FEWEST`.
 
-    PyTorch's timer waits for the GPU. There are as many blocks as take `seconds`, more until they agree (`SPREAD`), up
-    to `LONGEST` times as long: torch.utils.benchmark's `adaptive_autorange`. The calls before them, from which it finds
-    the length of a block, are dropped.
+    torch.utils.benchmark's `adaptive_autorange` times blocks for `seconds`, and longer if they do not agree (`SPREAD`),
+    up to `LONGEST` times as long. Its timer waits for the GPU. It first finds out how many calls make a block; the
+    times of these calls are not returned.
     """
     timer = _timer(call, threads)
     measurement = timer.adaptive_autorange(SPREAD, min_run_time=seconds, max_run_time=LONGEST * seconds)
     times = measurement.times
-    # A call may take longer than was asked for.
+    # If a single call takes very long, the time was over before there were enough blocks.
     while len(times) < FEWEST:
         times += timer.timeit(measurement.number_per_run).times
     return times
 
 
 def least_s(call: Callable[[], Any], threads: int = 1) -> float:
-    """Return the seconds of the fastest of a few calls: a rough time that hardly depends on what else runs."""
+    """Return the seconds of the fastest of a few calls: a rough time that other processes hardly change."""
     timer = _timer(call, threads)
     return min(timer.timeit(1).median for _ in range(ROUGH_CALLS))
 

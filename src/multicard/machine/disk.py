@@ -11,19 +11,23 @@ from multicard.experiment.runs import Run
 from multicard.machine import Check, Verdict
 
 SHM = Path("/dev/shm")
-# A profiled window of a million kernels and their launches takes 194 MB as SQLite (measured on synthetic traces). A
-# window of a few steps has a tenth of them, and its report, SQLite and tables together stay below this.
+# Bytes on disk that each planned run is expected to need at most. A profiled window of a million kernels and their
+# launches takes 194 MB as SQLite (measured on synthetic traces). A window of a few steps has a tenth of these kernels,
+# and its report, SQLite and tables together stay below this number.
 RUN_BYTES = 100e6
-# Loader workers whose needs are unknown: Docker's default of 64 MB is hardly ever enough.
+# Bytes of shared memory that have to be free if the needs of loader workers are not known. Docker's default, 64 MB in
+# all, is hardly ever enough.
 SHM_BYTES = 128e6
-# nsys keeps its raw data in the temporary folder while it records.
+# Bytes that have to be free at least in the temporary folder, where nsys keeps its raw data while it records, and in
+# the results folder.
 FLOOR_BYTES = 1e9
 
 
 def checks(results: Path, planned: int = 0, runs: Iterable[Run] = ()) -> list[Check]:
-    """Check the space for what runs leave, and for what their loader workers pass on.
+    """Check the free space for the files of runs, for temporary files, and for the shared memory of loader workers.
 
-    `planned`: how many runs leave their files in `results`; `runs`: those of them that can run on this machine.
+    `planned`: number of runs that leave their files in `results`. `runs`: those of them that can run on this machine,
+    and so load data here.
     """
     return [
         _results_folder(results, planned),
@@ -48,7 +52,10 @@ def _shared_memory(runs: Iterable[Run]) -> Check:
 
 
 def _space(name: str, folder: Path, needed: float, do: str, verdict: Verdict) -> Check:
-    """Compare the free space of a folder with what is needed; `verdict` if it is less."""
+    """Compare the free bytes on the disk of a folder with the bytes that are needed; `verdict` is that for too few.
+
+    If the folder does not exist yet, the nearest folder above it that exists is looked at.
+    """
     candidates = (folder.absolute(), *folder.absolute().parents)
     existing = next(path for path in candidates if path.exists())
     try:

@@ -1,4 +1,4 @@
-"""Make all checks, and print them as text or as JSON."""
+"""Make all checks of a machine, and print them as text or as JSON."""
 
 import json
 import shlex
@@ -19,18 +19,20 @@ from multicard.experiment.machine import Machine
 from multicard.machine import Check, Verdict, disk, gpus, profiler, slurm
 from multicard.machine.probe import facts_here
 
-# The profile that is checked if it is there and no other is named.
+# The profile that is checked if the user names none and this one exists.
 PROFILE = Path("profiles/slurm")
-# Reasons why runs cannot run, the most frequent ones.
+# Number of reasons that are shown why runs cannot run; the most frequent ones are shown.
 SHOWN_REASONS = 3
-# Checks are shown in this order of their verdicts.
+# The colour of each verdict. Checks are shown in the order of these verdicts.
 COLOURS: dict[Verdict, str] = {"error": "red", "warning": "yellow", "ok": "green"}
 
 
 def examine(config: Path | None, profile: Path | None) -> list[Check]:
-    """Check this machine; with a configuration, for its runs.
+    """Check this machine; if `config` is given, also whether the runs of this configuration can run.
 
-    Raises `UserError` if the configuration or a profile that was named cannot be read.
+    `config`, `profile`: paths, None if the user named none.
+
+    Raises `UserError` if the configuration or the profile cannot be read.
     """
     has_profile = profile is not None or (PROFILE / "config.yaml").exists()
     profile_values = read_profile(profile or PROFILE) if has_profile else None
@@ -45,7 +47,8 @@ def examine(config: Path | None, profile: Path | None) -> list[Check]:
     if config is None or matrix is None:
         return [*machine_checks, *disk.checks(Path("results"))]
     runs = list(matrix.runs.values())
-    # Runs that some machine can run leave their files here; those that this one can run load data here.
+    # All runs that some machine can run leave their files in this results folder. Runs that this machine can run load
+    # their data here.
     planned = sum(run.unsupported_reason(machine.hypothetical()) is None for run in runs)
     runs_here = [run for run in runs if run.unsupported_reason(machine) is None]
     disk_checks = disk.checks(Path(matrix.experiment.results), planned, runs_here)
@@ -53,9 +56,9 @@ def examine(config: Path | None, profile: Path | None) -> list[Check]:
 
 
 def _runs(matrix: Matrix, config: Path) -> Check:
-    """Count the runs that can run, and why the others cannot."""
+    """Check whether all runs can run; name the reasons of those that cannot, and what to do about it."""
     cluster = matrix.experiment.cluster
-    # Reasons by the ids of runs.
+    # The reason of each run that cannot run, by its id.
     reasons = matrix.not_runnable()
     runnable = _runnable(len(matrix.runs), reasons.values(), "on the cluster" if cluster else "here")
     if not reasons:
@@ -71,7 +74,10 @@ def _runs(matrix: Matrix, config: Path) -> Check:
 
 
 def _runnable(count: int, reasons: Collection[str], where: str) -> str:
-    """Return, in words, how many of some runs can run, and the reasons of those that cannot."""
+    """Return, in words, how many of `count` runs can run, and the most frequent reasons of those that cannot.
+
+    `reasons`: one for each run that cannot. `where`: words for the place.
+    """
     parts = [f"{count - len(reasons)} of {count} can run {where}"]
     most_frequent = Counter(reasons).most_common()
     parts += [f"{times}: {reason}" for reason, times in most_frequent[:SHOWN_REASONS]]
@@ -82,7 +88,7 @@ def _runnable(count: int, reasons: Collection[str], where: str) -> str:
 
 
 def print_checks(checks: list[Check], as_json: bool, console: Console) -> bool:
-    """Print checks, the worst first; return True if none is an error."""
+    """Print checks, as text with the worst first; return True if none is an error."""
     counts = Counter(check.verdict for check in checks)
     is_ready = not counts["error"]
     if as_json:
@@ -103,7 +109,7 @@ def print_checks(checks: list[Check], as_json: bool, console: Console) -> bool:
 
 
 def _answer(counts: Counter[Verdict]) -> str:
-    """Return the answer in one line, from how often each verdict was given."""
+    """Return the first line of the text: whether the machine is ready, and the numbers of errors and warnings."""
     answer = f"Not ready: {counted(counts['error'], 'error')}" if counts["error"] else "Ready"
     if counts["warning"]:
         answer += f", {counted(counts['warning'], 'warning')}"

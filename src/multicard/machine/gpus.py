@@ -1,4 +1,4 @@
-"""PyTorch: its packages, whether it can use the GPUs that runs are planned for, and an all-reduce between them."""
+"""Check PyTorch: its packages, the GPUs that it sees, and an all-reduce between them."""
 
 import importlib.util
 import platform
@@ -9,9 +9,10 @@ from multicard.machine import Check
 from multicard.machine.all_reduce import exchange
 from multicard.machine.facts import Facts
 
-# Time limit of an all-reduce, which counts from the first connection on: before, processes import PyTorch.
+# Time limit of an all-reduce in seconds. It starts when the processes have connected, so importing PyTorch does not
+# count.
 LIMIT_S = 60.0
-# Size of the gradients of a model: large enough that latency does not count.
+# Size of the message. The gradients of a model may be as large, and latency hardly matters at this size.
 MESSAGE_BYTES = 128 << 20
 P2P = (
     "direct access between GPUs (peer-to-peer) is at fault: disable ACS of the PCIe bridges and the IOMMU in the BIOS, "
@@ -24,10 +25,10 @@ NCCL_HELP = (
 
 
 def checks(facts: Facts, machine: Machine) -> list[Check]:
-    """Check the packages that this process runs with, and its GPUs, between which an all-reduce is tried.
+    """Check the packages of this process's Python and the GPUs that PyTorch sees, and try an all-reduce between these.
 
-    `facts`: from `multicard.machine.probe.facts_here`; `machine`: this machine, as runs are planned for it, by
-    `nvidia-smi`.
+    `facts`: from `multicard.machine.probe.facts_here`. `machine`: this machine as `Machine.here` describes it, for
+    which runs are planned; its GPUs are those that nvidia-smi lists.
     """
     return [*_software(facts), _gpus(facts, machine), *_all_reduce(facts)]
 
@@ -62,7 +63,7 @@ def _nccl(facts: Facts) -> Check:
 
 def _gpus(facts: Facts, machine: Machine) -> Check:
     """Compare the GPUs that torch sees with those that nvidia-smi lists, for which runs are planned."""
-    # Names and bytes of memory.
+    # For each GPU its name and its bytes of memory.
     gpus = facts.get("gpus") or []
     why_fewer = machine.hidden_gpus or machine.unanswered
     problem = facts.get("gpus_problem") or facts.get("started_problem") or facts.get("unanswered")
@@ -85,7 +86,7 @@ def _gpus(facts: Facts, machine: Machine) -> Check:
 
 
 def _unseen_gpus(facts: Facts, why: str | None) -> Check:
-    """Report that the machine has GPUs and torch sees none; `why`: as far as nvidia-smi shows it."""
+    """Report that the machine has GPUs but torch sees none; `why`: the reason if `Machine` has one, else None."""
     if facts.get("cuda") is None and "torch" in facts:
         why = "it is built for CPUs only"
     why = why or facts.get("cuda_init_problem")
@@ -101,14 +102,17 @@ def _listed(gpus: list[list[Any]]) -> str:
 
 
 def _all_reduce(facts: Facts) -> list[Check]:
-    """Try an all-reduce on all GPUs that PyTorch sees; no check if they are fewer than two or do not start."""
+    """Try an all-reduce between all GPUs that PyTorch sees.
+
+    There is no check if it sees fewer than two GPUs, if it could not compute on the first, or if it has no NCCL.
+    """
     ranks = len(facts.get("gpus") or [])
     if ranks < 2 or not facts.get("started") or not facts.get("distributed_nccl"):
         return []
     result = exchange("cuda", ranks, [MESSAGE_BYTES], LIMIT_S)
     if result.problem is None:
         return [Check("all-reduce", result.words())]
-    # If it works without peer-to-peer access, that is at fault.
+    # If an all-reduce works without peer-to-peer access, then peer-to-peer access is the fault.
     without_p2p = exchange("cuda", ranks, [MESSAGE_BYTES], LIMIT_S, {"NCCL_P2P_DISABLE": "1"})
     results = f"{result.problem}; with NCCL_P2P_DISABLE=1: {without_p2p.problem or without_p2p.words()}"
     return [Check("all-reduce", results, "error", NCCL_HELP if without_p2p.problem else P2P)]

@@ -1,4 +1,4 @@
-"""Measure the limits of this machine, one part after another, each in processes of its own under a time limit."""
+"""Measure the limits of this machine in parts, one after another. Each part has its own processes and time limit."""
 
 import tempfile
 from collections.abc import Callable, Sequence
@@ -18,20 +18,23 @@ from multicard.machine.facts import Facts
 from multicard.machine.processes import run_module
 from multicard.trace.collectives import bus_bandwidth
 
-# Time limit of a part beside the time that it measures: it starts, and finds out how fast the machine is.
+# Seconds that a part may take in addition to the time that it measures. In this time it starts, and finds out how fast
+# the machine is.
 LIMIT_S = 900.0
-# A device job measures at most this many times the seconds that were asked for: 5 precisions, with 2 numbers of
-# threads, each for up to four times as long, with a tenfold margin for finding the fastest edge.
+# A device job may take this many times the seconds that were asked for. It measures 5 precisions with up to 2 numbers
+# of threads, each for up to 4 times as long. The factor of 10 is a margin for finding the fastest edge.
 DEVICE_JOB_TIMES = 400
 MESSAGE_BYTES = {"cpu": [4**power for power in (5, 8, 10, 12, 13)], "cuda": [4**power for power in (5, 8, 10, 12, 14)]}
-# On CPUs each device is a process that imports PyTorch.
+# The most devices for all-reduces on CPUs by default: each of them is a process that imports PyTorch.
 MOST_PROCESSES = 8
 
 Part = dict[str, Any]
 
 
 def device_counts(device: str, machine: Machine) -> list[int]:
-    """Return the numbers of devices between which all-reduces are measured: powers of two, and all of them.
+    """Return the numbers of devices between which all-reduces are measured: powers of two, and all devices.
+
+    With "cpu" a device is a process. There are as many as usable CPUs, but at most `MOST_PROCESSES`.
 
     >>> [device_counts("cuda", Machine(cpus=64, gpus=gpus)) for gpus in (6, 1)]
     [[2, 4, 6], []]
@@ -48,14 +51,14 @@ def measure_machine(
     seconds: float = 1.0,
     say: Callable[[str], None] = lambda _line: None,
 ) -> dict[str, Any]:
-    """Measure a kind of device of this machine, and return the record that docs/choosing.md describes.
+    """Measure this machine's devices of one kind ("cpu", "cuda"); return the record that docs/choosing.md describes.
 
-    What goes wrong in a part is its `problem`, and the others go on.
+    If something goes wrong in a part, the part has a `problem`, and the next part is measured.
 
-    `counts`: numbers of devices for all-reduces, else those of `device_counts`; `seconds`: how long each value is
-    measured; `say`: called with a line on what is measured next.
+    `counts`: numbers of devices for all-reduces; None for those of `device_counts`. `seconds`: time for which each
+    value is measured. `say`: called with a line that names what is measured next.
 
-    Raises `UserError` if there are not as many devices.
+    Raises `UserError` if there is no GPU for "cuda", or if one of `counts` is below 2 or above the number of devices.
     """
     here = Machine.here()
     most = here.gpus if device == "cuda" else here.cpus
@@ -85,7 +88,7 @@ def measure_machine(
 
 
 def _device_part(device: str, seconds: float) -> tuple[dict[str, Any], Part]:
-    """Measure a device alone; return what the job reported about the machine, and the part."""
+    """Measure one device alone; return the facts about the machine that the job reported, and the record's part."""
     limit_s = LIMIT_S + DEVICE_JOB_TIMES * seconds
     with tempfile.TemporaryDirectory(prefix="multicard-machine-") as scratch:
         cpu_samples = Path(scratch, CPU_SAMPLES)
@@ -94,7 +97,8 @@ def _device_part(device: str, seconds: float) -> tuple[dict[str, Any], Part]:
             job = run_module("multicard.machine.device_job", [device, seconds], limit_s)
         samples = GpuSamples.read(gpu_samples)
         host = host_record(cpu_samples)
-    # Facts that are reported once; rows and problems are reported many times.
+    # This mapping is for facts that are reported once. Rows and problems are reported many times, so they are read from
+    # `job.facts` below.
     facts: Facts = {}
     for fact in job.facts:
         facts |= fact
@@ -116,12 +120,13 @@ def _device_part(device: str, seconds: float) -> tuple[dict[str, Any], Part]:
 
 
 def _all_reduce_part(device: str, ranks: int, seconds: float) -> Part:
-    """Measure all-reduces of several sizes between so many devices."""
+    """Measure all-reduces of several sizes between `ranks` devices; return the part of the record."""
     sizes = MESSAGE_BYTES[device]
     with tempfile.TemporaryDirectory(prefix="multicard-machine-") as scratch:
         cpu_samples = Path(scratch, CPU_SAMPLES)
         with sample_cpus(cpu_samples):
-            # A block takes as long as a single all-reduce did at least, which on a slow link may be much.
+            # `seconds` per size may not be enough on a slow link, where one all-reduce takes longer than its share. The
+            # rest is left to `LIMIT_S`.
             result = exchange(device, ranks, sizes, LIMIT_S + len(sizes) * seconds, seconds=seconds)
         host = host_record(cpu_samples)
     rows = [
@@ -129,7 +134,7 @@ def _all_reduce_part(device: str, ranks: int, seconds: float) -> Part:
             "measure": "all_reduce",
             "devices": ranks,
             "message_bytes": size,
-            # Bytes of a link for each message, so that bytes over time is the bus bandwidth.
+            # Bytes that each rank's link carries for one message: divided by the time, they are the bus bandwidth.
             "bytes": bus_bandwidth("all_reduce", size, ranks, 1.0),
             "times_s": times_s,
         }

@@ -1,8 +1,8 @@
-"""Facts that PyTorch reports, printed one by one: `python -m multicard.machine.probe`.
+"""Ask PyTorch for facts about itself and its GPUs, and print them one by one: `python -m multicard.machine.probe`.
 
-They are asked for in a process of its own, since a broken driver or library can hang or end the process that asks. A
-fact that raises is printed as `<name>_problem`; the fact `asking` names the one that is being asked for, so that a hang
-can be attributed to it.
+This is a process of its own, because a broken driver or library can hang or end the process that asks. If asking for a
+fact raises an error, `<name>_problem` is printed instead of the fact. Before each fact, `asking` is printed with its
+name, so that the last one shows which fact hung.
 """
 
 import os
@@ -13,17 +13,18 @@ from typing import Any
 from multicard.core.system import ask
 from multicard.machine.facts import Facts, parse_line, print_fact
 
-# A first import of PyTorch from a shared file system takes long.
+# Time limit of the process in seconds. A first import of PyTorch from a shared file system takes long.
 LIMIT_S = 120.0
 MOST_CHARACTERS = 300
 
 
 def facts_here() -> Facts:
-    """Return what PyTorch reports about itself and its GPUs; `torch_problem` if it cannot be imported.
+    """Return the facts that PyTorch reports about itself and its GPUs, by name.
 
-    `unanswered`: the fact that hung, or ended the process that asked for it.
+    `torch_problem` is there if PyTorch cannot be imported, or did not get to report its version. `unanswered` is there
+    if the process that asks hung or ended too early: it says how, and names the fact that was asked for last.
     """
-    # Warnings would be mixed with the answer.
+    # Warnings are switched off, because they would be mixed with the facts.
     answer = ask([sys.executable, "-W", "ignore", "-m", "multicard.machine.probe"], LIMIT_S, dict(os.environ))
     facts: Facts = {}
     for line in answer.lines:
@@ -38,7 +39,10 @@ def facts_here() -> Facts:
 
 
 def attempt(name: str, ask: Callable[[], Any]) -> Any:
-    """Print what `ask` returns, or why it cannot; return it, or None."""
+    """Call `ask`, and print its result as the fact `name`; if it raises, print `<name>_problem` with the error.
+
+    Return the result; None if it raised.
+    """
     print_fact(asking=name)
     fact: Facts
     try:
@@ -50,9 +54,9 @@ def attempt(name: str, ask: Callable[[], Any]) -> Any:
 
 
 def report_torch() -> bool:
-    """Report the facts of PyTorch that need no GPU.
+    """Report the facts of PyTorch that need no GPU; return True.
 
-    Its version comes last: that it is there shows that PyTorch could be imported and asked.
+    The version, `torch`, comes last. If it is there, PyTorch could be imported, and none of these facts hung.
     """
     import torch
 
@@ -65,7 +69,7 @@ def report_torch() -> bool:
 
 
 def report_gpus() -> bool:
-    """Report the GPUs that PyTorch sees, and whether it starts on one."""
+    """Report the GPUs that PyTorch sees, and whether it can compute on the first of them; return True."""
     import torch
 
     def names_and_memory() -> list[tuple[str, int]]:
@@ -76,7 +80,7 @@ def report_gpus() -> bool:
     if gpus:
         attempt("started", lambda: torch.zeros(1, device="cuda").item() == 0)
     elif torch.version.cuda:
-        # Its error states why there is no GPU.
+        # This fails without a GPU, and its error says why there is none.
         attempt("cuda_init", torch.cuda.init)
     return True
 

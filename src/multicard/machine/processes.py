@@ -1,4 +1,4 @@
-"""Run measurements in processes of their own, under a time limit, and collect what their ranks report."""
+"""Run a measurement in its own processes, under a time limit, and collect the facts that they report."""
 
 import os
 import tempfile
@@ -13,13 +13,13 @@ from multicard.launch.variables import inside_one_machine, job_environment
 from multicard.launch.watch import Limits
 from multicard.machine.facts import Facts, ParsedLine, parse_line
 
-# How long processes may take to end once the job has ended or was told to.
+# Processes that are left get SIGTERM, and SIGKILL so many seconds later.
 LIMITS = Limits(grace_s=5.0)
 
 
 @dataclass(frozen=True)
 class JobOutput:
-    """The lines that a job printed, in the order in which they came, and how it ended."""
+    """The lines that a job printed, in the order in which they were read, and how the job ended."""
 
     lines: list[ParsedLine]
     exit_code: int
@@ -27,21 +27,22 @@ class JobOutput:
 
     @property
     def facts(self) -> list[Facts]:
-        """The facts of all lines."""
+        """The facts of all lines, in the order in which they were read."""
         return [fact for line in self.lines for fact in line.facts]
 
     @property
     def ending(self) -> str:
-        """The end of the job in words, with its last line."""
+        """How the job ended, in words: its exit code and the last line that it printed."""
         return ending(self.exit_code, [line.text for line in self.lines])
 
 
 def run_module(
     module: str, arguments: Sequence[object], limit_s: float, ranks: int = 0, variables: dict[str, str] | None = None
 ) -> JobOutput:
-    """Run a module in a process of its own, or in `ranks` processes under torchrun; end it after `limit_s`.
+    """Run a module in one process, or if `ranks` is not 0 in so many processes under torchrun; return its output.
 
-    `variables`: for its environment, beside those that a run's job gets.
+    `limit_s`: seconds after which it is ended. `variables`: environment variables, in addition to those that the job of
+    a run gets.
     """
     lines: list[ParsedLine] = []
     command = training_command(module, [str(argument) for argument in arguments], ranks)

@@ -1,4 +1,4 @@
-"""Check profilers that are programs: whether they can be used, and whether Nsight Systems really records."""
+"""Check the profilers that are programs: whether they can be used, and whether Nsight Systems really records."""
 
 import os
 import sqlite3
@@ -23,7 +23,7 @@ UNTIL_THEN = "until then runs are recorded by PyTorch's profiler (profiler: auto
 
 @dataclass(frozen=True)
 class _Trial:
-    """A trivial program that is recorded, and what its trace must hold: rows of a table of the export."""
+    """A trivial program for nsys to record. The exported trace must have rows in `table`, which `content` names."""
 
     device: str
     program: str
@@ -47,9 +47,10 @@ ON_GPU = _Trial(
 
 
 def checks(facts: Facts, record_limit_s: float = RECORD_LIMIT_S) -> list[Check]:
-    """Check each profiler, and have nsys record a trivial program if torch can name ranges for it.
+    """Check each profiler that is a program; if nsys can be used, let it record a trivial program.
 
-    `facts`: from `multicard.machine.probe.facts_here`; `record_limit_s`: after which the recording is ended.
+    `facts`: from `multicard.machine.probe.facts_here`. `record_limit_s`: time limit in seconds for the recording, and
+    again for the export.
     """
     profiler_checks = []
     for profiler in PROFILERS.values():
@@ -74,7 +75,10 @@ def _availability_check(profiler: Profiler, availability: Availability) -> Check
 
 
 def _recording(facts: Facts, limit_s: float) -> Check:
-    """Record a program as a run is recorded. The exported report counts; exit codes do not."""
+    """Record a trivial program as a run is recorded, and export it. Only the rows of the exported trace are checked.
+
+    Exit codes prove nothing: see `multicard.profilers.nsys`.
+    """
     has_gpu = bool(facts.get("gpus")) and "started_problem" not in facts
     trial = ON_GPU if has_gpu else ON_CPU
     with tempfile.TemporaryDirectory(prefix="multicard-doctor-", ignore_cleanup_errors=True) as scratch:

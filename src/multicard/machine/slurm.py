@@ -1,4 +1,4 @@
-"""Slurm: its tools, its partitions, its accounting, and whether it takes a job of a profile."""
+"""Check Slurm: its tools, partitions and accounting, and whether it would accept a job of a profile."""
 
 import re
 from collections.abc import Mapping
@@ -11,13 +11,13 @@ from multicard.core.text import counted, first_of
 from multicard.machine import Check, Verdict
 from multicard.machine.slurm_limits import check_jobs
 
-# With --exact each kind of node has a line of its own; without it, the smallest node stands for all.
+# With --exact, sinfo prints a line for each kind of node. Without it, one line shows all as the smallest node.
 PARTITIONS = ["sinfo", "--noheader", "--exact", "--format=%R|%a|%D|%G|%T"]
-# States of nodes that take no new jobs; "*" marks a node that does not respond.
+# A node takes no new jobs if its state contains one of these. "*" marks a node that does not respond.
 UNUSABLE_STATES = ("drain", "down", "fail", "unk", "inval", "error", "maint", "*")
-# A node that is powered down is started for a job.
+# A node whose state contains this takes jobs: Slurm has powered it down, and starts it for a job.
 POWER_SAVING = "power"
-# Snakemake's plugin for Slurm asks for the states of jobs like this; a Slurm without slurmdbd refuses it.
+# Snakemake's plugin for Slurm reads the states of jobs with this command. A Slurm without slurmdbd refuses it.
 ACCOUNTING = ["sacct", "--allocations", "--noheader", "--parsable2", "--format=JobIDRaw"]
 SHOWN_PARTITIONS = 8
 # The rule of the workflow that starts runs.
@@ -26,7 +26,7 @@ RUN_RULE = "launch_run"
 
 @dataclass(frozen=True)
 class Nodes:
-    """Nodes of a partition that are alike: how many, whether they take jobs, and the GPUs of each."""
+    """Nodes of a partition that are alike: their number, whether they take jobs, and the number of GPUs of each."""
 
     count: int
     is_up: bool
@@ -37,14 +37,15 @@ Partitions = dict[str, list[Nodes]]
 
 
 def is_available() -> bool:
-    """True if jobs can be submitted to a Slurm from here."""
+    """True if this machine has Slurm's tools, and Slurm's controller answers."""
     return ask(["sinfo", "--noheader", "--format=%R"]).problem is None
 
 
 def checks(profile: dict[str, Any] | None, demanded: bool = False) -> list[Check]:
-    """Check Slurm, and a profile for it.
+    """Check Slurm, and the profile if there is one.
 
-    `demanded`: the user named the profile, so that Slurm must be there.
+    `profile`: content of a Snakemake profile. `demanded`: True if the user named the profile. A missing Slurm is an
+    error if the profile was named and is for Slurm, and otherwise a warning.
     """
     if_absent: Verdict = "error" if demanded and _is_for_slurm(profile) else "warning"
     version = ask(["sinfo", "--version"])
@@ -91,7 +92,7 @@ def _profile_checks(profile: dict[str, Any] | None) -> list[Check]:
 
 
 def _partitions(answer: Answer) -> Partitions:
-    """Return the nodes of each partition that sinfo lists, those alike together."""
+    """Return the nodes of each partition that sinfo lists, with one entry for each kind and state of node."""
     partitions: Partitions = {}
     for line in answer.lines:
         fields = [field.strip() for field in line.split("|")]
@@ -130,7 +131,7 @@ def _in_words(nodes: list[Nodes]) -> str:
 
 
 def _accounting(profile: dict[str, Any]) -> Check:
-    """Check that Snakemake can learn from Slurm that a job has ended."""
+    """Check that Snakemake can find out that a job has ended, with the command that the profile names."""
     accounting = ask(ACCOUNTING)
     status_command = profile.get("slurm-status-command") or "sacct"
     answer = f"{accounting.problem or 'sacct answers'}; the profile asks {status_command}"
@@ -141,7 +142,7 @@ def _accounting(profile: dict[str, Any]) -> Check:
 
 
 def _submitted(profile: dict[str, Any], job: Mapping[str, str]) -> Check:
-    """Have Slurm judge a job on as many nodes and GPUs as the profile states, without submitting one.
+    """Check, without submitting a job, that Slurm would accept one with the nodes and GPUs that the profile states.
 
     `job`: resources that the profile states for a run.
     """
@@ -169,12 +170,12 @@ def _options(profile: dict[str, Any], job: Mapping[str, str]) -> list[str]:
 
 
 def resources_of(profile: Mapping[str, Any], rule: str) -> dict[str, str]:
-    """Return the resources that a profile states for a rule: its own, else the defaults of all rules.
+    """Return the resources of a rule in a profile: the defaults of all rules, replaced by those stated for this rule.
 
     >>> resources_of({"default-resources": {"slurm_partition": "gpu"}, "set-resources": {"a": {"mem_mb": 5}}}, "a")
     {'slurm_partition': 'gpu', 'mem_mb': '5'}
 
-    Raises `UserError` if it states them in another form, as a list is.
+    Raises `UserError` if the profile states resources as something else than a mapping, such as a list.
     """
     by_rule = profile.get("set-resources") or {}
     of_rule = by_rule.get(rule) if isinstance(by_rule, dict) else by_rule
@@ -189,5 +190,5 @@ def resources_of(profile: Mapping[str, Any], rule: str) -> dict[str, str]:
 
 
 def _number(stated: object) -> int:
-    """Return a whole number that a profile states, 0 if it states none."""
+    """Return a whole number that a profile states; 0 if it states none, or something else."""
     return int(str(stated)) if str(stated).isdecimal() else 0

@@ -1,4 +1,4 @@
-"""How many jobs of a user Slurm takes at a time, against the number that a profile submits."""
+"""Compare the number of jobs that a profile submits at a time with Slurm's limits on the jobs of a user."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from multicard.core.text import listed
 from multicard.launch.variables import user
 from multicard.machine import Check
 
-# Columns of sacctmgr ("man sacctmgr", LIST/SHOW FORMAT OPTIONS). Limits that are not set are empty.
+# Columns of sacctmgr ("man sacctmgr", LIST/SHOW FORMAT OPTIONS). A limit that is not set is empty.
 SUBMITTED, RUNNING = "MaxSubmit", "MaxJobs"
 SUBMITTED_OF_QOS, RUNNING_OF_QOS = "MaxSubmitPU", "MaxJobsPU"
 ASSOCIATION_COLUMNS = ["Account", "Partition", "DefaultQOS", SUBMITTED, RUNNING]
@@ -18,9 +18,9 @@ QOS_COLUMNS = ["Name", SUBMITTED_OF_QOS, RUNNING_OF_QOS]
 
 @dataclass(frozen=True)
 class Limit:
-    """A limit on the jobs of a user: `owner` is the account or QOS that sets it, `name` the column of sacctmgr.
+    """A limit on the number of a user's jobs.
 
-    It is on jobs that are queued or running if `is_on_submitted`, else on those that are running.
+    `owner`: the account or QOS that sets the limit, in words. `name`: the column of sacctmgr. `jobs`: the number.
     """
 
     owner: str
@@ -29,12 +29,15 @@ class Limit:
 
     @property
     def is_on_submitted(self) -> bool:
-        """True if queued jobs count too."""
+        """True if both queued and running jobs count; False if only running jobs do."""
         return self.name in (SUBMITTED, SUBMITTED_OF_QOS)
 
 
 def check_jobs(profile: Mapping[str, Any], partition: str, account: str, qos: str) -> Check | None:
-    """Compare the number of jobs of a profile with Slurm's limits; None if there is no accounting, or no limit.
+    """Compare the profile's number of jobs at a time with Slurm's limits; warn if Slurm takes fewer.
+
+    None if the profile states no number, if Slurm has no accounting, or if no limit is set. Only limits on submitted
+    jobs can give a warning: more jobs than may run at a time just wait in the queue.
 
     `partition`, `account`, `qos`: of a job of the profile; empty for Slurm's defaults.
     """
@@ -53,7 +56,11 @@ def check_jobs(profile: Mapping[str, Any], partition: str, account: str, qos: st
 
 
 def _limits(partition: str, account: str, qos: str) -> Iterator[Limit]:
-    """Yield the limits of the user's association, and of the QOS of its jobs and of the partition."""
+    """Yield the limits of the user's associations, of the job's QOS, and of the partition's QOS.
+
+    Only associations with the account of the job count, and of those for one partition only that for the job's.
+    Without `qos`, the job's QOS is the default of these associations.
+    """
     qos_names = {qos, _qos_of_partition(partition)} - {""}
     account = account or _default_account()
     for row in _rows("assoc", [f"user={user()}", f"cluster={_cluster()}"], ASSOCIATION_COLUMNS):
@@ -74,13 +81,13 @@ def _limits_in(row: Mapping[str, str], owner: str, names: tuple[str, ...]) -> It
 
 
 def _default_account() -> str:
-    """Return the account of the user's jobs that name none; "" if it is unknown."""
+    """Return the account of a job of the user that names no account; "" if it is not known."""
     rows = _rows("user", [user()], ["DefaultAccount"])
     return rows[0]["DefaultAccount"] if rows else ""
 
 
 def _rows(entity: str, conditions: list[str], columns: list[str]) -> list[dict[str, str]]:
-    """Return the rows that sacctmgr shows of an entity; none if there is no accounting."""
+    """Return the rows that sacctmgr shows for an entity, such as "user"; no rows if there is no accounting."""
     answer = ask(["sacctmgr", "--noheader", "--parsable2", "show", entity, *conditions, f"format={','.join(columns)}"])
     if answer.problem is not None:
         return []
@@ -89,7 +96,10 @@ def _rows(entity: str, conditions: list[str], columns: list[str]) -> list[dict[s
 
 
 def _cluster() -> str:
-    """Return the name of this cluster: several may share their accounting."""
+    """Return the name of this cluster, by which its associations are selected: several clusters may share accounting.
+
+    "" if it is not known.
+    """
     for line in ask(["scontrol", "show", "config"]).lines:
         if line.startswith("ClusterName"):
             return line.partition("=")[2].strip()
@@ -97,9 +107,9 @@ def _cluster() -> str:
 
 
 def _qos_of_partition(partition: str) -> str:
-    """Return the name of the QOS whose limits hold for all jobs of a partition; "" if it has none.
+    """Return the QOS of a partition, whose limits hold for all jobs there; "" if the partition has none.
 
-    `partition`: empty for all partitions, of which the first one with a QOS counts.
+    `partition`: if it is empty, all partitions are listed, and only the first one counts.
     """
     lines = ask(["scontrol", "show", "partition", *([partition] if partition else [])]).lines
     for word in " ".join(lines).split():
