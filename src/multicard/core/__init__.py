@@ -1,1 +1,1 @@
-"""What every package uses: errors, files, text, units, external programs, the layout of a run directory."""
+"""Modules that all packages use: errors, files, text, units, external programs, the layout of a run directory."""

@@ -1,4 +1,4 @@
-"""Read gzipped files of any origin: a small file must not unpack into more than memory or a disk holds."""
+"""Read gzipped files from any source, with a limit: a small file may unpack to more than memory or a disk holds."""
 
 import gzip
 import io
@@ -11,7 +11,7 @@ from typing import IO
 
 # A gzipped file begins with these bytes (RFC 1952).
 GZIP_MAGIC = b"\x1f\x8b"
-# Makes zlib expect gzip's format (zlib's manual, inflateInit2).
+# With this value of `wbits`, zlib reads gzip's format (zlib's manual, inflateInit2).
 _GZIP_WINDOW_BITS = 16 + zlib.MAX_WBITS
 
 
@@ -32,7 +32,10 @@ class UnpackLimit:
 
 
 class _BoundedReader(io.BufferedIOBase):
-    """A stream that ends in `UnpacksTooLarge` once more than `most_bytes` have been read from its source."""
+    """A stream that raises `UnpacksTooLarge` once more than `most_bytes` have been read from its source.
+
+    `times`: the factor of the `UnpackLimit`, for the message.
+    """
 
     def __init__(self, source: IO[bytes] | gzip.GzipFile, most_bytes: int, times: int) -> None:
         self._source = source
@@ -40,8 +43,8 @@ class _BoundedReader(io.BufferedIOBase):
         self._times = times
 
     def read(self, size: int | None = -1, /) -> bytes:
-        """Return at most `size` bytes; all that follow if it is negative or None."""
-        # One byte more than is allowed shows that there is more.
+        """Return at most `size` bytes; the whole rest if `size` is negative or None."""
+        # Reading one byte more than is allowed shows whether there is more.
         most = self._remaining + 1
         content = self._source.read(most if size is None or size < 0 else min(size, most))
         self._remaining -= len(content)
@@ -54,8 +57,8 @@ class _BoundedReader(io.BufferedIOBase):
 def open_gzip(path: Path, limit: UnpackLimit) -> Iterator[io.BufferedIOBase]:
     """Open a gzipped file as a stream of its content.
 
-    Reading raises `UnpacksTooLarge` beyond the limit, `EOFError` if the file was cut, and `OSError` or `zlib.error` if
-    it is damaged.
+    Reading raises `UnpacksTooLarge` beyond the limit, `EOFError` if the end of the file is missing, and `OSError` or
+    `zlib.error` if the file is damaged.
     """
     with gzip.open(path) as file:
         yield _BoundedReader(file, limit.bytes_for(path), limit.times)
@@ -63,14 +66,16 @@ def open_gzip(path: Path, limit: UnpackLimit) -> Iterator[io.BufferedIOBase]:
 
 @dataclass(frozen=True)
 class Unpacked:
-    """The content of a gzipped file; `is_cut` if the file ends before its content does."""
+    """The content of a gzipped file. `is_cut`: True if the end of the file, and so of the content, is missing."""
 
     content: bytes
     is_cut: bool
 
 
 def read_gzip(path: Path, limit: UnpackLimit | None) -> Unpacked:
-    """Return the content of a gzipped file, of one that was cut as much as is there; without a limit if it is None.
+    """Return the content of a gzipped file. If the end of the file is missing, return the content up to there.
+
+    `limit`: None for no limit.
 
     Raises `UnpacksTooLarge` beyond the limit, and `OSError` or `zlib.error` if the file is damaged.
     """
@@ -82,9 +87,9 @@ def read_gzip(path: Path, limit: UnpackLimit | None) -> Unpacked:
             return Unpacked(stream.read(), is_cut=False)
     except EOFError:
         pass
-    # `gzip` drops what it has read of a file that was cut, so that file is unpacked again without it.
+    # The end of the file is missing. `gzip` does not return what it had read, so zlib unpacks the file again.
     unpacker = zlib.decompressobj(_GZIP_WINDOW_BITS)
-    # zlib takes 0 for no limit.
+    # 0 means no limit.
     most_bytes = 0 if limit is None else limit.bytes_for(path) + 1
     content = unpacker.decompress(path.read_bytes(), most_bytes)
     if limit is not None and len(content) >= most_bytes:

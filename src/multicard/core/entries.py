@@ -1,4 +1,4 @@
-"""Mappings of entries such as strategies, techniques, launchers and profilers, which each state their own name."""
+"""Make mappings by name of entries such as strategies, techniques, launchers and profilers."""
 
 from typing import Protocol, TypeVar
 
@@ -15,7 +15,7 @@ Entry = TypeVar("Entry", bound=Named)
 
 
 def by_name(*entries: Entry) -> dict[str, Entry]:
-    """Return the entries by name, in the given order, which is that of documentation and help.
+    """Return the entries by name, in the given order. Documentation and help list them in this order.
 
     Raises `ValueError` if two entries share a name.
     """

@@ -1,4 +1,4 @@
-"""Errors that the user can fix: one line that names what is wrong, where, and what was expected."""
+"""Errors that the user can fix. Each fault is one line that names the place, what is wrong, and what was expected."""
 
 import os
 import sys
@@ -9,21 +9,24 @@ from multicard.core.text import printable_lines
 
 
 class UserError(Exception):
-    """Bad input of a user, with one line per fault; raised anywhere, printed by `reported`."""
+    """A problem that the user can fix, with one line per fault; raised anywhere, printed by `reported`."""
 
     def __init__(self, *lines: str):
         super().__init__("\n".join(lines))
 
 
 class TraceError(UserError):
-    """A trace that could not be captured, exported or read; the message is one line, whatever the trace holds."""
+    """A trace that could not be captured, exported or read. Line ends in the message become blanks."""
 
     def __init__(self, message: str):
         super().__init__(" ".join(message.split()))
 
 
 def in_one_line(error: Exception) -> str:
-    """Return the message of another library's error in one line of limited length; its class if it has none."""
+    """Return the message of another library's error in one line of 300 characters at most.
+
+    For an error of the operating system it is the system's text; for an error without a message the name of its class.
+    """
     system_message = getattr(error, "strerror", None)
     message = system_message or " ".join(str(error).split()) or type(error).__name__
     return message[:300]
@@ -31,18 +34,22 @@ def in_one_line(error: Exception) -> str:
 
 @contextmanager
 def reported() -> Iterator[None]:
-    """End the program with the lines of a `UserError` and exit code 1, or on Ctrl-C; a traceback is for bugs."""
+    """End the program without a traceback if the block raises one of three errors, which are no bugs.
+
+    A `UserError` is printed, with exit code 1. Ctrl-C (`KeyboardInterrupt`) has the exit code 130. If the reader of the
+    output has ended (`BrokenPipeError`), the exit code is 141.
+    """
     try:
         yield
         sys.stdout.flush()
     except BrokenPipeError:
-        # Python flushes what it has buffered when it exits, which would fail again.
+        # When Python exits it writes buffered output, which would fail again. So the output goes to /dev/null now.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        sys.exit(141)  # a shell's code for an end by SIGPIPE
+        sys.exit(141)  # the code that a shell reports for an end by SIGPIPE
     except UserError as error:
         sys.exit(printable_lines(str(error)))
     except KeyboardInterrupt as error:
-        # The terminal may be gone.
+        # Printing fails if the terminal is closed.
         with suppress(OSError):
             print(printable_lines(str(error)) or "interrupted", file=sys.stderr, flush=True)
-        sys.exit(130)  # a shell's code for an end by Ctrl-C
+        sys.exit(130)  # the code that a shell reports for an end by Ctrl-C

@@ -1,4 +1,4 @@
-"""Files that appear complete or not at all, and their checksums."""
+"""Write files so that they appear complete or not at all; read JSON; report full disks; compute checksums."""
 
 import csv
 import errno
@@ -13,10 +13,11 @@ from typing import Any
 
 from multicard.core.errors import UserError
 
-MOST_DEPTH = 100  # nested lists and objects of JSON
-PROBE_BYTES = 1 << 20
+MOST_DEPTH = 100  # JSON with more levels of nested lists and objects is refused
+PROBE_BYTES = 1 << 20  # a disk counts as full if a file of so many bytes cannot be written
+# Errors that say that a disk or a quota is full, or that a file has reached its size limit.
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-# What a user can do about a file that cannot be written, by the number of the error.
+# For each error with which writing a file fails: what a user can do about it.
 REMEDIES = {
     **dict.fromkeys(DISK_FULL, "free space"),
     **dict.fromkeys((errno.EROFS, errno.EACCES, errno.EPERM), "make its folder writable, or choose another one,"),
@@ -27,7 +28,7 @@ REMEDIES = {
 
 @contextmanager
 def report_full_disk(path: Path) -> Iterator[None]:
-    """Raise a `UserError` that names `path` if the block fails for want of disk space."""
+    """If the block fails because a disk is full, raise a `UserError` that names `path`."""
     try:
         yield
     except OSError as error:
@@ -38,9 +39,10 @@ def report_full_disk(path: Path) -> Iterator[None]:
 
 @contextmanager
 def report_unwritable(path: Path) -> Iterator[None]:
-    """Raise a `UserError` that names the file if the block cannot write `path`, or a file in or beside it.
+    """If the block cannot write `path`, or a file in or beside it, raise a `UserError` that names the file.
 
-    The block writes nothing else. An error that names another file, which it may read, stays as it is.
+    A full disk counts as an error of `path`, because the block must not write anything else. Another `OSError` is
+    raised again unchanged if it is not in `REMEDIES`, or if it names a file elsewhere, which the block reads.
     """
     try:
         yield
@@ -58,15 +60,18 @@ def _not_written(path: Path, code: int) -> UserError:
 
 
 def mentions_full_disk(text: str) -> bool:
-    """Return whether a message says that a disk, a quota or a file is full."""
+    """Return whether a message has the system's text for a full disk, a full quota or a file at its size limit."""
     return any(os.strerror(code) in text for code in DISK_FULL)
 
 
 def is_full(folder: Path) -> bool:
-    """Return whether the disk of a folder, or the user's quota there, has no space for another `PROBE_BYTES`."""
+    """Return whether the disk of a folder, or the user's quota there, has no space for `PROBE_BYTES` more.
+
+    False if the folder cannot be written for another reason, such as missing permission.
+    """
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
-            # No file system compresses random bytes.
+            # The bytes are random, because a file system may compress others.
             file.write(os.urandom(PROBE_BYTES))
             file.flush()
             os.fsync(file.fileno())
@@ -77,18 +82,19 @@ def is_full(folder: Path) -> bool:
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
-    """Yield a temporary path beside `path` to write to; it becomes `path` only when the block succeeds.
+    """Yield a temporary path in the folder of `path` to write to. If the block succeeds, the file is renamed to `path`.
 
-    The temporary name keeps the suffix of `path`, since some writers choose the format by it.
+    If it fails, the temporary file is removed. Its name has the suffix of `path`, since some writers choose the format
+    by the suffix.
 
-    Raises `UserError` if the file cannot be written, such as on a full disk.
+    Raises `UserError` if the file cannot be written, as on a full disk.
     """
     with report_unwritable(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-", suffix=path.suffix)
     os.close(handle)
     temporary = Path(name)
-    # mkstemp makes files private; results are shared like any other file.
+    # mkstemp makes files that only the user can read. Results get the permissions of any other new file.
     umask = os.umask(0)
     os.umask(umask)
     temporary.chmod(0o666 & ~umask)
@@ -117,8 +123,8 @@ def write_json(path: Path, value: Any) -> None:
 def parse_json(text: str | bytes) -> Any:
     """Parse JSON.
 
-    Raises `ValueError` if the text is not JSON, or nested more than `MOST_DEPTH` deep: recursive functions may walk
-    what this returns.
+    Raises `ValueError` if the text is not JSON, or has more than `MOST_DEPTH` nested levels, so that recursive
+    functions can walk the returned value.
     """
     too_deep = ValueError(f"nested too deeply, expected {MOST_DEPTH} levels at most")
     try:
@@ -144,7 +150,7 @@ def read_json(path: Path) -> Any:
 def read_object(path: Path) -> dict[str, Any]:
     """Read a JSON file that holds an object.
 
-    Raises `UserError` if it is missing, does not parse, or holds anything else.
+    Raises `UserError` if the file is missing, cannot be read, is not JSON, or holds something else than an object.
     """
     try:
         value = read_json(path)
@@ -167,12 +173,15 @@ def sha256(path: Path) -> str:
 
 
 def described(path: Path) -> dict[str, Any]:
-    """Return name, size and checksum of a file, as the manifests of data and traces list it."""
+    """Return name, size and checksum of a file, in the form in which manifests of data and traces list files."""
     return {"name": path.name, "bytes": path.stat().st_size, "sha256": sha256(path)}
 
 
 def unwritable(folder: Path) -> str | None:
-    """Return why files cannot be made in `folder`, which need not exist yet; None if they can."""
+    """Return why files cannot be made in `folder`; None if they can.
+
+    If the folder does not exist, the nearest folder above it that exists is tried.
+    """
     folder = folder.absolute()
     try:
         while not folder.exists():
@@ -182,7 +191,7 @@ def unwritable(folder: Path) -> str | None:
         with tempfile.TemporaryDirectory(dir=folder):
             return None
     except FileNotFoundError:
-        # /proc exists and accepts no new folders.
+        # A folder such as /proc exists, but making a folder in it fails with this error.
         return f"{folder}: not writable"
     except OSError as error:
         return f"{folder}: {error.strerror}"

@@ -1,4 +1,4 @@
-"""Items in groups by a key."""
+"""Group items by a key."""
 
 from collections.abc import Callable, Hashable, Iterable
 from typing import TypeVar
@@ -8,7 +8,9 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
-    """Return the items with each key; keys in the order of their first items, items in their own order.
+    """Return for each key the items that have it.
+
+    Keys are in the order of their first items, and the items of a key in the order in which they came.
 
     >>> grouped(["one", "two", "three"], len)
     {3: ['one', 'two'], 5: ['three']}

@@ -5,7 +5,7 @@ import socket
 from pathlib import Path
 from typing import Literal, get_args
 
-# A run's name in a table becomes a path: it must be a single name.
+# The form of a run's name. Names in tables become parts of paths, so they must not contain a slash or begin with a dot.
 RUN_NAME = re.compile(r"[a-z0-9][A-Za-z0-9_.+-]*")
 RUN = "run.json"
 STEPS = "steps.csv"
@@ -13,7 +13,7 @@ EPOCHS = "epochs.csv"
 LOG = "log.txt"
 SAVED = "saved"
 CHECKPOINT = "checkpoint.pt"
-KEPT = ".outcome"  # folder of a second copy of the outcome
+KEPT = ".outcome"  # folder with a second copy of the files that state the run's outcome
 TRACE = "trace"
 CAPTURED = "captured.json"
 EXPORTED = "exported.json"
@@ -21,18 +21,18 @@ MEMORY_SNAPSHOT = "memory_snapshot.pickle"  # PyTorch writes it for its viewer; 
 ACTIVITY = "activity"
 ACTIVITY_INDEX = "tables.json"
 
-# Activity tables of runs that questions about several runs need.
+# Activity tables that are joined over all runs of a scenario.
 GATHERED_ACTIVITIES = (
     "cuda_api", "shares", "kernel_classes", "collectives", "memory_operations", "timeline", "launches", "stragglers",
     "message_sizes",
 )  # fmt: skip
-# Activity tables of a run that an archive holds.
+# Activity tables of each run that an archive holds.
 ARCHIVED_TABLES = ("phases", *GATHERED_ACTIVITIES)
-# Tables gathered from a scenario's runs, a Parquet file each; and their index: names, sizes and checksums of the
-# gathered tables and of those that they were made from.
+# Tables joined over all runs of a scenario; each is a Parquet file. The index has names, sizes and checksums of these
+# files and of the files that they were made from.
 SCENARIO_TABLES = (*GATHERED_ACTIVITIES, "steps", "epochs", "runs_info")
 SCENARIO_INDEX = "tables.json"
-ANSWER = "answer.json"  # the answer that a scenario gives, in a sentence with its numbers
+ANSWER = "answer.json"  # the answer to a scenario's question: a sentence, and its numbers
 
 # Folders and files in the results.
 LAUNCHES = "logs/launch_run"  # output of the launchers of runs
@@ -40,26 +40,26 @@ CLAIMS, CLAIM_TESTS = "claims.csv", "claims_tests.csv"  # verdicts on the papers
 RECOMMENDATIONS = "recommendations.md"
 MACHINES = "machine"  # records of the machines' limits
 SEARCHES = "search"  # tables of the searches
-ANY_NODE = "cluster"  # replaces the host's name in a record of limits, for a node that the cluster chose
+ANY_NODE = "cluster"  # in the name of a record of limits, replaces the host's name if Slurm chose the node
 
-# Files in the scratch folder of a job, which goes when the job ends.
+# Files in the scratch folder of a job, which is removed when the job has ended.
 JOB = "job.json"
-NODE = "node.json"  # written by each of several nodes
-COPIED = "copied.json"  # written by each task of Slurm when its ranks' files have been copied, with how these ended
+NODE = "node.json"  # written by each node of a job on several nodes, with the name of the node
+COPIED = "copied.json"  # written by each Slurm task once it has copied its ranks' files, with how the ranks ended
 CPU_SAMPLES = "cpu_samples.csv"
 PROCESS = "process.json"  # written by each observed Python process of a script
-MADE = "made"  # written by each rank: the number of steps made so far, as a native 64-bit integer
+MADE = "made"  # written by each rank: the number of steps that it has made so far, as a native 64-bit integer
 
-GPU_SAMPLES = "gpu_samples.csv"  # stays in the directory of a run on GPUs
+GPU_SAMPLES = "gpu_samples.csv"  # moved from the scratch folder to the run directory
 
-PROGRESS = "multicard: "  # prefix of the log lines that are shown while a job runs
+PROGRESS = "multicard: "  # beginning of the lines about progress that are printed while a job runs
 
 PHASES = ("data", "transfer", "forward", "backward", "optimizer")
 Outcome = Literal["completed", "out_of_memory", "diverged", "timed_out", "failed"]
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 NOT_RUN = "not run"  # shown as the outcome of a run that cannot run here
 
-REWARDS = ("reward_chosen", "reward_rejected", "reward_accuracy")  # columns of DPO
+REWARDS = ("reward_chosen", "reward_rejected", "reward_accuracy")  # columns that only DPO fills
 STEP_COLUMNS = (
     "rank", "epoch", "step", "window", "start_s", "duration_s", *(f"{phase}_s" for phase in PHASES),
     "evaluation_s", "samples", "tokens", "padded_tokens", "loss", *REWARDS, "peak_memory_bytes", "peak_reserved_bytes",
@@ -78,7 +78,7 @@ def node_file(name: str, node: int) -> str:
 
 
 def node_files(name: str, nodes: int) -> list[str]:
-    """Return the names of all nodes' parts of the file `name`; that itself where there is one node."""
+    """Return the names of all nodes' parts of the file `name`; for a job on one node, `name` alone."""
     return [name] if nodes == 1 else [node_file(name, node) for node in range(nodes)]
 
 
@@ -88,20 +88,23 @@ def rank_file(name: str, rank: int) -> str:
 
 
 def machine_file(results: Path, device: str, host: str | None = None) -> Path:
-    """Return the path of the record of a machine's limits; `device`: cpu or cuda, `host`: by default this machine."""
+    """Return the path of the record of a machine's limits.
+
+    `device`: cpu or cuda. `host`: name of the machine; by default that of this machine.
+    """
     return results / MACHINES / f"{host or machine_name()}-{device}.json"
 
 
 def machine_name() -> str:
-    """Return the host name of this machine, as a file name."""
+    """Return the host name of this machine, with "-" for characters that a file name should not have."""
     return re.sub(r"[^A-Za-z0-9.-]", "-", socket.gethostname())
 
 
 def machine_records(results: Path) -> list[Path]:
-    """Return the records of limits in the results, of all machines."""
+    """Return the paths of the records of limits of all machines in the results."""
     return sorted((results / MACHINES).glob("*.json"))
 
 
 def search_tables(results: Path) -> list[Path]:
-    """Return the tables of the searches in the results, one for each scenario that was searched."""
+    """Return the paths of the tables of searches in the results, one for each scenario that was searched."""
     return sorted((results / SEARCHES).glob("*.csv"))

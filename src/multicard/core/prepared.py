@@ -1,4 +1,4 @@
-"""Folders of prepared data sets and models: their names, their provenance, and checks that nothing has changed."""
+"""Folders of prepared data sets and models: their names, their provenance, and a check that no file has changed."""
 
 import hashlib
 import json
@@ -12,13 +12,13 @@ from multicard.core.files import read_object, sha256
 PROVENANCE = "provenance.json"
 
 
-# The runs of an experiment share a few definitions.
+# Cached, because the many runs of an experiment have only a few definitions.
 @cache
 def folder_name(name: str, definition: Any) -> str:
     """Return the name of the folder in which a data set or model is prepared: its name and a digest of its definition.
 
-    Configurations that define a name differently do not overwrite each other's data, and those that agree share one
-    folder. `download` is left out: it does not change what is prepared.
+    Two configurations that define a name differently have different folders. Two that define it alike share a folder.
+    The field `download` is left out of the digest, because it does not change what is prepared.
 
     >>> from multicard.experiment.models import Model
     >>> folder_name("tiny", Model(architecture="tiny"))
@@ -30,9 +30,9 @@ def folder_name(name: str, definition: Any) -> str:
 
 
 def read_prepared(folder: Path, what: str) -> dict[str, Any]:
-    """Read the provenance.json of a prepared data set or model.
+    """Read the provenance.json of a prepared data set or model; `what`: words for it in a message.
 
-    It is written last. Raises `UserError` if there is none, so that `folder` holds no prepared `what`.
+    The file is written last. Raises `UserError` if it is missing: then `folder` was not prepared, or not to the end.
     """
     if not (folder / PROVENANCE).is_file():
         raise UserError(f"{folder}: found no {PROVENANCE}, expected a prepared {what}")
@@ -42,9 +42,10 @@ def read_prepared(folder: Path, what: str) -> dict[str, Any]:
 def read_unchanged(folder: Path, what: str, location: str | None = None) -> dict[str, Any]:
     """Read the provenance.json of a prepared data set or model, and check the files and trees of files that it lists.
 
-    They are in `folder`, or in the folder that the key `location` of the provenance names.
+    `what`: words for the data set or model in a message. `location`: key of the provenance under which it states the
+    folder of the files; None if the files are in `folder`.
 
-    Raises `UserError` at the first one that is missing or not what was prepared.
+    Raises `UserError` for the first file that is missing or has changed.
     """
     facts = read_prepared(folder, what)
     for entry in facts["files"]:
@@ -55,10 +56,11 @@ def read_unchanged(folder: Path, what: str, location: str | None = None) -> dict
 
 
 def is_unchanged(path: Path, entry: dict[str, Any]) -> bool:
-    """Return whether a file or a tree of files is as its entry in a provenance states: by size, and checksum if stated.
+    """Return whether a file or a tree of files is as its entry in a manifest or provenance states.
 
-    Of a tree, whose entry has `files`, their number and total size are compared: every rank does this, and reading a
-    hundred thousand files would take longer than some runs.
+    A file is compared by its size, and by its checksum if the entry has one. The entry of a tree has the key `files`.
+    The files of a tree lie two levels below `path`, and only their number and their total size are compared: every rank
+    does this, and reading a hundred thousand files would take longer than some runs.
     """
     if "files" in entry:
         sizes = [file.stat().st_size for file in path.glob("*/*")]

@@ -1,4 +1,4 @@
-"""Why a run did not complete: recorded as facts, and worded only where it is shown."""
+"""The reason why a run did not complete. Records hold it as a code and facts; text is made only where it is shown."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
@@ -9,16 +9,16 @@ from multicard.core.sharing import HOST, ErrorText, Form, Words
 from multicard.core.text import counted, printable
 from multicard.core.units import BYTES, SECONDS, with_unit
 
-LONGEST_MESSAGE = 300  # characters that a reason quotes
+LONGEST_MESSAGE = 300  # characters of a program's message that a reason quotes at most
 
-# Text of each code; a field that a reason does not have shows as "?".
+# The text of each code. In braces are fields of the reason; "?" is shown for a field that is None.
 WORDINGS = {
     "out_of_memory": "{message}",
     "diverged": "the loss is {loss} at step {step}",
     "timed_out": "exceeded its time limit of {limit_min} min",
-    "error": "{message}",  # a rank reported it
+    "error": "{message}",  # a rank reported this error
     "killed": "killed by {signal}",
-    "exited": "exit code {exit_code}",  # the rank's, or the launcher's where no rank reported an error
+    "exited": "exit code {exit_code}",  # of the rank, or of the launcher if no rank reported an error
     "node_lost": "{node} was lost (Slurm: node failure)",
     "profiler_failed": "the profiler failed: {message}; start again, or use another one (`profiler`)",
     "wrong_gpus": "its {devices} ranks shared GPUs (distinct: {gpus}), so this is no measurement of {devices}; see "
@@ -26,7 +26,7 @@ WORDINGS = {
     "cannot_run": "cannot run on {node}: {message}",
     "job_lost": "its Slurm jobs ended before it had an outcome (memory, time limit, scancel or a lost node)",
     "not_ablated": "cannot go without {part}: {message}",
-    # Only scripts end for these.
+    # Only users' scripts end for the reasons below.
     "no_torch": "{message}; set the interpreter that your training uses (`python`, --python)",
     "no_steps": "no optimizer step was seen: {message}",
     "too_few_steps": "the script ended after {steps} of {needed_steps} steps that are needed; train longer, or "
@@ -44,19 +44,22 @@ WORDINGS = {
     "trained_on_cpu": "its processes trained on CPUs although `device` is cuda; move the model to the GPU, or "
     "set `device: cpu`",
 }
-# Parts of a step, and combinations, that a run may go without.
+# Parts of a step, and combinations of them, that an ablated run may skip.
 PARTS = ("loader", "communication", "loader+communication", "host", "communication+host")
+# Words for categories of GPU memory (`MemoryHeld.bytes`) whose names do not explain them.
 HOLDERS = {"fragments": "reserved but unallocated", "outside_pytorch": "CUDA and other processes"}
+# Words that follow the text of a reason with this signal.
 HINTS = {"SIGKILL": ", as Linux does when memory runs out"}
 
 
-# The fields of a record are checked where it is read, by pydantic, which a user's training process need not have.
+# Options for pydantic, which checks the fields when a record is read. The classes below do not import pydantic, because
+# it may be missing in a user's training process.
 _STRICT = {"extra": "forbid", "strict": True}
 
 
 @dataclass(frozen=True)
 class UnreportedRank:
-    """A rank that ended without leaving a record, and its node in a job on several."""
+    """A rank that ended without leaving a report. `node`: its name in a job on several nodes, else None."""
 
     rank: int
     node: Annotated[str | None, HOST] = None
@@ -66,11 +69,11 @@ class UnreportedRank:
 
 @dataclass(frozen=True)
 class LargestUse:
-    """The code behind most of a category of GPU memory."""
+    """The code that holds more of a category of GPU memory than any other code does."""
 
-    bytes: int
-    where: str | None = None  # a line such as "train.py:27", or the class of a module; an archive leaves it out
-    modules: int | None = None  # live modules of that class; None of a line
+    bytes: int  # memory of the category that this code holds
+    where: str | None = None  # a line such as "train.py:27", or the class of a module; None in an archive
+    modules: int | None = None  # number of modules of that class that exist; None if `where` is a line
 
     __pydantic_config__ = _STRICT
 
@@ -81,44 +84,47 @@ class MemoryHeld:
 
     gpu: int
     total_bytes: int
-    bytes: Mapping[str, int]  # a number per category; these add up to the total
-    wanted_bytes: int | None = None  # the allocation that failed
-    most: Mapping[str, LargestUse] = field(default_factory=dict)  # per category, for some of them
-    snapshot: str | None = None  # file name of PyTorch's snapshot
+    bytes: Mapping[str, int]  # bytes of each category, including "free"; their sum is `total_bytes`
+    wanted_bytes: int | None = None  # size of the allocation that failed; None if it is not known
+    most: Mapping[str, LargestUse] = field(default_factory=dict)  # for each category of which the largest use is known
+    snapshot: str | None = None  # file name of PyTorch's memory snapshot; None if there is none
 
     __pydantic_config__ = _STRICT
 
 
 @dataclass(frozen=True)
 class Reason:
-    """Why a run did not complete. In run.json it has no fields that are None or empty."""
+    """The reason why a run did not complete. A field is None if it is not known, or does not belong to the code.
+
+    run.json leaves out fields that are None or empty.
+    """
 
     code: Annotated[str, Words(*WORDINGS, otherwise="unknown")]
-    rank: int | None = None  # where it happened
-    node: Annotated[str | None, HOST] = None  # where that rank ran, in a job on several
+    rank: int | None = None  # the rank in which it happened
+    node: Annotated[str | None, HOST] = None  # the node of that rank in a job on several nodes, or a node that failed
     signal: Annotated[str | None, Form(r"SIG[A-Z0-9+]{2,9}")] = None
     exit_code: int | None = None
     loss: Annotated[str | None, Form(r"[+-]?(?:nan|inf|[\d.]+(?:e[+-]?\d+)?)")] = None
-    step: int | None = None
+    step: int | None = None  # the step of a diverged loss, or the first step that another rank did not make
     time_limit_s: float | None = None
     unreported: tuple[UnreportedRank, ...] = ()
-    devices: int | None = None  # GPUs, or processes on CPUs, that the job was to have
-    gpus: int | None = None  # distinct GPUs that it had
-    ranks: int | None = None  # processes that trained
-    steps: int | None = None  # steps that a script made, as far as known when it ended
-    needed_steps: int | None = None  # steps that its windows need
-    measured_steps: int | None = None  # steps that all ranks made in the measured window nevertheless
-    step_s: float | None = None  # time of one of these
-    part: Annotated[str | None, Words(*PARTS)] = None  # what an ablated run was to go without
-    message: Annotated[str | None, ErrorText()] = None  # what a program printed, which may be anything
+    devices: int | None = None  # number of GPUs, or of processes on CPUs, that the job was to use
+    gpus: int | None = None  # number of distinct GPUs that it used
+    ranks: int | None = None  # number of processes that trained, or that claim the same rank
+    steps: int | None = None  # number of steps that a script made
+    needed_steps: int | None = None  # number of steps that a script has to make for all windows of a run
+    measured_steps: int | None = None  # number of measured steps that all ranks made although the run did not complete
+    step_s: float | None = None  # mean time of one of these steps
+    part: Annotated[str | None, Words(*PARTS)] = None  # the part of a step that an ablated run was to skip
+    message: Annotated[str | None, ErrorText()] = None  # text that a program printed; it may contain anything
     held: MemoryHeld | None = None  # what held the memory of a GPU that ran out of it
 
     __pydantic_config__ = _STRICT
 
     def record(self) -> dict[str, Any]:
-        """Return the fields that are known, for JSON, without what looks like a secret in the message.
+        """Return the fields that are not None or empty, for JSON.
 
-        The message goes into tables and reports.
+        What looks like a secret is removed from the message, because the message goes into tables and reports.
         """
         facts = _without_empty(asdict(self))
         if self.message:
@@ -127,7 +133,10 @@ class Reason:
 
 
 def _without_empty(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values that are neither None nor empty, of nested mappings and lists of these too."""
+    """Return the values that are neither None nor an empty mapping or list, after doing the same in nested mappings.
+
+    Lists must hold mappings.
+    """
     kept = {}
     for name, value in values.items():
         if isinstance(value, Mapping):
@@ -169,7 +178,7 @@ def describe_reason(reason: Reason | None) -> str | None:
 
 
 def _fields_in_words(reason: Reason) -> dict[str, Any]:
-    """Return what the wordings name, "?" for a field that the reason does not have."""
+    """Return the values for the names in braces in `WORDINGS`; "?" for a field that is None."""
     values = {entry.name: getattr(reason, entry.name) for entry in fields(reason)}
     words = {name: "?" if value is None else value for name, value in values.items()}
     words["limit_min"] = "?" if reason.time_limit_s is None else f"{reason.time_limit_s / 60:g}"
@@ -177,7 +186,7 @@ def _fields_in_words(reason: Reason) -> dict[str, Any]:
 
 
 def _describe_memory(reason: Reason, held: MemoryHeld) -> str:
-    """Return what held the memory of a GPU, the largest category first and free memory last."""
+    """Return in words what held the memory of a GPU: the largest category first, and free memory last."""
     if held.wanted_bytes is None:
         text = str(reason.message)
     else:
@@ -189,7 +198,7 @@ def _describe_memory(reason: Reason, held: MemoryHeld) -> str:
 
 
 def _describe_use(category: str, size: int, largest: LargestUse | None) -> str:
-    """Return the size of a category of memory, and the code that holds most of it where that is known."""
+    """Return in words the size of a category of memory and, if it is known, the code that holds most of it."""
     text = f"{HOLDERS.get(category, category.replace('_', ' '))} {with_unit(size, BYTES)}"
     if largest is None or largest.where is None:
         return text

@@ -1,10 +1,11 @@
-"""Rules by which the texts of a record may leave in an archive; a field states its rule beside its type.
+"""Rules that say which texts of a record may go into an archive. A field has its rule in the annotation of its type.
 
     class Reason:
-        signal: Annotated[str | None, Form(r"SIG[A-Z0-9+]{2,9}")]  # "SIGKILL" leaves, "my secret" does not
+        signal: Annotated[str | None, Form(r"SIG[A-Z0-9+]{2,9}")]  # "SIGKILL" goes into archives, "my secret" does not
 
-Numbers and booleans always leave. A text leaves by the rule of its field only, and not at all where there is none, so
-that a new field of text is private until somebody decides otherwise. `multicard.archive.allowed` applies the rules.
+Numbers and booleans always go into an archive. A text does so only as the rule of its field says. A text whose field
+has no rule is left out, so that a new field is private until somebody decides otherwise. `multicard.archive.allowed`
+applies the rules.
 """
 
 import re
@@ -14,7 +15,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Rule:
-    """Base of the rules; used as it is, the text leaves unchanged."""
+    """Base of the rules. As a rule of its own it says that the text goes into archives unchanged."""
 
 
 AS_IT_IS = Rule()
@@ -22,7 +23,7 @@ AS_IT_IS = Rule()
 
 @dataclass(frozen=True)
 class Private(Rule):
-    """The whole field stays, whatever its type."""
+    """The field is left out of archives, whatever its type is: numbers and booleans, too."""
 
 
 PRIVATE = Private()
@@ -30,7 +31,10 @@ PRIVATE = Private()
 
 @dataclass(frozen=True, init=False)
 class Words(Rule):
-    """A text leaves if it is one of these words; another one is replaced by `otherwise`, if that is given."""
+    """A text goes into archives if it is one of `words`.
+
+    Any other text is replaced by `otherwise`; None leaves it out.
+    """
 
     words: frozenset[str]
     otherwise: str | None = None
@@ -42,55 +46,58 @@ class Words(Rule):
 
 @dataclass(frozen=True)
 class Form(Rule):
-    """A text leaves if the whole of it has a form, a regular expression; else it is replaced by `otherwise`."""
+    """A text goes into archives if the whole text matches `pattern`, a regular expression.
+
+    Any other text is replaced by `otherwise`; None leaves it out.
+    """
 
     pattern: str
     otherwise: str | None = None
 
     def allowed(self, text: str) -> str | None:
-        """Return what leaves of a text; None where nothing does."""
+        """Return the text that goes into an archive in place of `text`; None for no text."""
         return text if re.fullmatch(self.pattern, text) else self.otherwise
 
 
 @dataclass(frozen=True)
 class Beginning(Rule):
-    """Of a text the part leaves, from its beginning, that has a form, a regular expression."""
+    """The beginning of a text goes into archives, as far as it matches `pattern`, a regular expression."""
 
     pattern: str
 
     def allowed(self, text: str) -> str | None:
-        """Return what leaves of a text; None where nothing does."""
+        """Return the beginning of `text` that matches; None if it does not match."""
         match = re.match(self.pattern, text)
         return match[0] if match else None
 
 
 @dataclass(frozen=True)
 class Remark(Rule):
-    """In place of any text a fixed one leaves, which says that there was one."""
+    """The fixed text `remark` goes into archives in place of any text. It says that there was a text."""
 
     remark: str
 
 
 @dataclass(frozen=True)
 class Numbered(Rule):
-    """A name leaves as a number that it has in the whole archive, such as `host-1`."""
+    """A name is replaced by its series and a number, such as `host-1`. Equal names of an archive get equal numbers."""
 
     series: str
 
 
 @dataclass(frozen=True)
 class OwnText(Rule):
-    """Text that the user wrote leaves without places, secrets and names of machines."""
+    """Text that the user wrote. It goes into archives without paths and addresses, secrets, and names of machines."""
 
 
 @dataclass(frozen=True)
 class ErrorText(Rule):
-    """Of what a program printed the kind of the error leaves, and that there was more."""
+    """The message of a program. The kind of its error goes into archives, and the fact that there was more text."""
 
 
 @dataclass(frozen=True)
 class ByKey(Rule):
-    """Values of a mapping leave by a rule for their key, or else by another one."""
+    """The values of a mapping go into archives by the rule for their key in `rules`, or by `otherwise`."""
 
     rules: Mapping[str, Rule]
     otherwise: Rule
@@ -98,12 +105,15 @@ class ByKey(Rule):
 
 @dataclass(frozen=True)
 class Keys:
-    """Of a mapping those entries leave whose keys have a form; stands beside the rule for the values."""
+    """The entries of a mapping go into archives if their keys match `pattern` as a whole.
+
+    A field has this in addition to the rule for its values.
+    """
 
     pattern: str = field(default=r"[a-z][a-z0-9_]{0,31}|GPU|\d{1,3}")
 
 
-# Names of hardware are made by vendors: words with a capital or a digit first.
+# Names of hardware, which vendors choose: words that begin with a capital or a digit, and a few others.
 HARDWARE = Form(
     r"(?:(?:[A-Z0-9(@][\w()./,+-]{0,30}|v\d|with|and|w\d-\w+|i\d-\w+|processor|synthetic|x86_64|aarch64)(?: +|$))+"
 )

@@ -1,4 +1,4 @@
-"""Signals that ask this process to end, held back while it must not be interrupted."""
+"""Hold signals that ask this process to end, while it must not be interrupted."""
 
 import signal
 import threading
@@ -16,11 +16,12 @@ def _do_nothing(_number: int) -> None:
 
 
 class DeferredSignals:
-    """Handler of SIGINT, SIGTERM and SIGHUP that holds the first of them until the process is ready to act on it.
+    """Handler of SIGINT, SIGTERM and SIGHUP that holds the first of these signals until the process can act on it.
 
-    A process may be asked to end more than once: by the terminal, by Snakemake and by Slurm. The first signal counts.
-    While signals are deferred, which they are at first, it is held; `deliver` hands it to an action. Signals that come
-    after the action was taken go to `repeat`, so that none of them interrupts the cleaning up that the first one began.
+    A process may get several such signals: from the terminal, Snakemake and Slurm. Only the first one counts. At first,
+    signals are deferred: the first one is held, and later ones are dropped. `deliver` then calls an action with the
+    first one. Signals that come after that go to `repeat`, so that they do not interrupt the cleaning up which the
+    first one began.
 
     Used by launchers (`multicard.launch.ending`), by the pipeline (`multicard.workflow.signals`), and by commands that
     wait for a pipeline (`multicard.cli._pipeline`).
@@ -40,7 +41,7 @@ class DeferredSignals:
         self._has_acted = False
 
     def receive(self, number: int, _frame: FrameType | None = None) -> None:
-        """Handle a signal: act on it, or hold it."""
+        """Handle a signal: act on it, hold it, or pass it to `repeat` if an earlier one was acted on."""
         if self._has_acted:
             self._repeat(number)
             return
@@ -49,25 +50,26 @@ class DeferredSignals:
         self._act_once()
 
     def deliver(self, act: Act) -> None:
-        """From now on, call `act` with the number of the first signal: at once if it is held, else when it comes."""
+        """Call `act` with the number of the first signal: now if it has come already, else when it comes."""
         self._act = act
         self._act_once()
 
     @contextmanager
     def delivered(self, act: Act) -> Iterator[None]:
-        """Deliver to `act` while the block runs, which `act` may end by an exception."""
+        """Deliver the first signal to `act` while the block runs; `act` may end the block by an exception."""
         with self._acting_by(act):
             yield
 
     @contextmanager
     def deferred(self) -> Iterator[None]:
-        """Hold signals while the block runs, even inside a block in which they are delivered."""
+        """Hold signals while the block runs, even if it is inside a block of `delivered`."""
         with self._acting_by(None):
             yield
 
     @contextmanager
     def _acting_by(self, act: Act | None) -> Iterator[None]:
-        # Python delivers signals to the main thread alone; another one must not change how that is interrupted.
+        # Python handles signals in the main thread only. A block of another thread must not change how the main thread
+        # is interrupted.
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -83,15 +85,15 @@ class DeferredSignals:
     def _act_once(self) -> None:
         if self.first is None or self._act is None or self._has_acted:
             return
-        # Before the action: it may be interrupted by another signal, which is then a repeated one.
+        # This is set before the action, so that a signal that interrupts the action goes to `repeat`.
         self._has_acted = True
         self._act(self.first)
 
     def install(self) -> Callable[[], None]:
-        """Become the handler of the signals in the main thread; return a function that restores the handlers before.
+        """Become the handler of the signals; return a function that restores the earlier handlers. Main thread only.
 
-        A signal that is ignored, as under `nohup`, stays ignored. So does one whose handler is not Python's: it could
-        not be restored.
+        A signal that is ignored stays ignored, as SIGHUP under `nohup`. A signal whose handler was not set by Python
+        keeps it, because Python could not restore it.
         """
         handlers = {number: signal.getsignal(number) for number in ENDING}
         replaced = {number: handler for number, handler in handlers.items() if handler not in (signal.SIG_IGN, None)}
@@ -115,10 +117,10 @@ class DeferredSignals:
 
 
 def installed_handler() -> DeferredSignals | None:
-    """Return the object that handles the signals of this process, if one was installed."""
+    """Return the `DeferredSignals` that handles the signals of this process; None if none is installed."""
     for number in ENDING:
         handler = signal.getsignal(number)
-        # A bound method knows its object, so the table of handlers is the only state that the process has.
+        # The handler is a method of the object, so the object is found without a global variable.
         owner = getattr(handler, "__self__", None)
         if isinstance(owner, DeferredSignals):
             return owner

@@ -1,4 +1,4 @@
-"""Ask the system: its CPUs, and external programs, which may be missing, hang, fail or print nonsense."""
+"""Run external programs, which may be missing, hang, fail or print nonsense; and read facts from the system."""
 
 import contextlib
 import os
@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
-LIMIT_S = 20.0
-READ_BYTES = 1 << 20  # bytes of an answer that are read; it may be endless
-FILE_BYTES = 1 << 28  # size limit of a program's files: an endless answer must not fill the disk
+LIMIT_S = 20.0  # seconds after which a program is killed by default
+READ_BYTES = 1 << 20  # bytes of a program's output, and of its errors, that are read at most
+FILE_BYTES = 1 << 28  # size limit of each file that a program writes: endless output must not fill the disk
 SAYING = ", saying: "  # precedes the output of another program in a message
-SHARED_GPU = "MULTICARD_SHARED_GPU"  # environment variable; checks of this project set it to try ranks on one GPU
+# Environment variable: with the value 1, several ranks may share a GPU. Only checks of this project set it.
+SHARED_GPU = "MULTICARD_SHARED_GPU"
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -28,8 +29,8 @@ R = TypeVar("R")
 class Answer:
     """The output of a program, made by `ask`."""
 
-    output: str
-    problem: str | None = None  # why the output cannot be relied on, in one line; None if the program ended with 0
+    output: str  # standard output alone
+    problem: str | None = None  # how the program failed, in one line; None if it exited with 0
 
     @property
     def lines(self) -> list[str]:
@@ -38,15 +39,18 @@ class Answer:
 
 
 def ask(command: Sequence[str], limit_s: float | None = None, environment: Mapping[str, str] | None = None) -> Answer:
-    """Run a program and return its output; whatever goes wrong is a `problem` of the answer, never an exception.
+    """Run a program and return its output. If it fails, the answer has a `problem`; no exception is raised.
 
-    `limit_s`: seconds after which the program is killed, with all that it started, by default 20.
+    When the program has exited, the processes of its process group that are left are killed.
+
+    `limit_s`: seconds after which the program is killed; None for 20. `environment`: its variables; None for those of
+    this process.
     """
     name = command[0]
     limit_s = limit_s or LIMIT_S
     if shutil.which(name) is None:
         return Answer("", f"{name} is not on the PATH")
-    # Through files: a process that the program left behind could hold a pipe open for ever.
+    # The output goes to files. A process that the program left behind could hold a pipe open for ever.
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         try:
             process = subprocess.Popen(
@@ -71,7 +75,9 @@ def ask(command: Sequence[str], limit_s: float | None = None, environment: Mappi
 
 
 def ending(code: int, lines: Sequence[str]) -> str:
-    """Return how a program ended, with its last line that is not blank: errors stand after the traceback.
+    """Return how a program ended: its exit code and its last line that is not blank, up to 200 characters.
+
+    The last line of a Python program that fails is the error, which follows the traceback.
 
     >>> ending(1, ["Traceback (most recent call last):", "OSError:  no such  file", ""]), ending(2, [])
     ('ended with 1, saying: OSError: no such file', 'ended with 2, saying: nothing')
@@ -81,7 +87,7 @@ def ending(code: int, lines: Sequence[str]) -> str:
 
 
 def version_of(text: str) -> tuple[int, ...] | None:
-    """Return the numbers of a version, up to the first part that is not a number; None if there is none.
+    """Return the numbers at the beginning of a version, up to the first other part; None if there are none.
 
     >>> version_of("2023.4.4.54-234433681190v0"), version_of("13.0"), version_of("?")
     ((2023, 4, 4, 54), (13, 0), None)
@@ -91,7 +97,7 @@ def version_of(text: str) -> tuple[int, ...] | None:
 
 
 def ranks_may_share_gpus() -> bool:
-    """Return whether several ranks may run on one GPU, over gloo: only in checks of this project."""
+    """Return whether several ranks may share a GPU, and communicate over gloo. Only checks of this project allow it."""
     return os.environ.get(SHARED_GPU) == "1"
 
 
@@ -103,30 +109,30 @@ def usable_cpus() -> int:
 
 
 def start_of(pid: int) -> str | None:
-    """Return when a process was started, in clock ticks since the system's start; None for one that has ended.
+    """Return when a process was started, as the text of its clock ticks since the system's start.
 
-    This is field 22, starttime, of /proc/[pid]/stat (man 5 proc).
+    None if there is no such process. The value is field 22, starttime, of /proc/[pid]/stat (man 5 proc).
     """
     content = read_or_none(Path(f"/proc/{pid}/stat").read_text)
     if not content:
         return None
-    # The second field, the program's name in brackets, may hold blanks and brackets.
+    # The second field is the program's name in brackets, which may itself contain blanks and brackets.
     fields_from_third = content.rpartition(")")[2].split()
     return fields_from_third[22 - 3]
 
 
 def in_parallel(function: Callable[[T], R], items: Collection[T]) -> list[R]:
-    """Return the results of a function for all items, in their order, computed in threads if there are several."""
-    # Starting a thread takes longer than reading a small trace.
+    """Return the results of a function for all items, in the order of the items; computed in threads if several."""
+    # For a single item no thread is started, since that takes longer than reading a small trace.
     if len(items) < 2:
         return list(map(function, items))
-    # Reading gains nothing from more threads.
+    # The functions read files, which more than 8 threads do not make faster.
     with ThreadPoolExecutor(min(8, usable_cpus())) as pool:
         return list(pool.map(function, items))
 
 
 def read_or_none(read: Callable[[], T]) -> T | None:
-    """Return the result of `read`, which asks the system or a driver; None if it raises, whatever it raises."""
+    """Return the result of `read`, which reads from the system or a driver; None if it raises any `Exception`."""
     try:
         return read()
     except Exception:
@@ -134,14 +140,14 @@ def read_or_none(read: Callable[[], T]) -> T | None:
 
 
 def _limit_files(process: int) -> None:
-    """Limit the size of the files that a program just started writes.
+    """Limit the size of each file that a program writes, right after the program was started.
 
-    `preexec_fn`, which would do it before the start, may deadlock where there are threads.
+    `preexec_fn` of `Popen` would set the limit before the start, but it may deadlock in a process with threads.
     """
     _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     is_unlimited = hard < 0
     soft = FILE_BYTES if is_unlimited else min(FILE_BYTES, hard)
-    # The program may have ended already.
+    # This fails if the program has ended already.
     with contextlib.suppress(OSError):
         resource.prlimit(process, resource.RLIMIT_FSIZE, (soft, hard))
 

@@ -1,4 +1,4 @@
-"""CSV files as tables of pandas; what is wrong with a file is said in one line."""
+"""Read CSV files as tables of pandas; report a problem with a file in one line."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from multicard.core.errors import UserError, in_one_line
 
 if TYPE_CHECKING:
-    # Planning and launching do without pandas, which takes long to import.
+    # pandas is imported inside functions, since it takes long to import, and planning and launching do not need it.
     import pandas as pd
 
 
@@ -19,12 +19,12 @@ def read_csv(path: Path, needed: Sequence[str] = (), form: str = "CSV", **option
     needed
         Columns that the file must have.
     form
-        What the message expects of a file that does not parse, such as "CSV of whole numbers".
+        Words for the expected form, in the message about a file that does not parse, such as "CSV of whole numbers".
 
     Raises
     ------
     UserError
-        If the file is missing, empty or cannot be read, does not parse, or has no column of a needed name.
+        If the file is missing, empty, cannot be read, does not parse, or lacks a column in `needed`.
     """
     import pandas as pd
 
@@ -47,13 +47,13 @@ def read_csv(path: Path, needed: Sequence[str] = (), form: str = "CSV", **option
 def parse_csv(source: Path | TextIO, **options: Any) -> "pd.DataFrame":
     """Parse CSV that has a header, with options of `pandas.read_csv`.
 
-    Raises `OSError` if it cannot be read, `ValueError` or `OverflowError` if it does not parse.
+    Raises `OSError` if the file cannot be read, `ValueError` or `OverflowError` if it does not parse.
     """
     import pandas as pd
 
     table = pd.read_csv(source, **options)
-    # Where all lines have one value more than the header, pandas takes their first value for an index, and each other
-    # value would stand in the column before its own.
+    # If all lines have more values than the header, pandas uses their first values as an index. Then each other value
+    # would be in a wrong column.
     if not isinstance(table.index, pd.RangeIndex):
         raise ValueError(f"found more columns than the {table.shape[1]} of the first line")
     return table

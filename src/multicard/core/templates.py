@@ -1,7 +1,7 @@
-"""Jinja templates of pages that show text from files: the one place that makes their environments.
+"""Load the Jinja templates of pages. All pages use these functions, because they show text from files.
 
-A template lies beside the module that renders it. It fails on a name that it was not given. Every text that it shows
-is `visible`: without control characters.
+A template file lies beside the module that renders it. Rendering fails if a template uses a name that it was not given.
+Control characters are replaced in every text that a template shows (`visible`).
 """
 
 import re
@@ -17,9 +17,9 @@ from multicard.core.text import code_in_markdown, counted, for_markdown, visible
 
 
 def html_template(path: Path, filters: Mapping[str, Callable[..., Any]]) -> jinja2.Template:
-    """Return a template of HTML, which escapes every text; its filters are `code`, `counted` and those of the caller.
+    """Return a template of HTML, which escapes every text.
 
-    `code` shows the parts of a text in backticks as code.
+    Its filters are those in `filters`; `counted`; and `code`, which shows the parts of a text in backticks as code.
     """
     environment = _environment(path.parent, autoescape=True)
     environment.filters |= {"code": code_in_html, **filters}
@@ -28,9 +28,10 @@ def html_template(path: Path, filters: Mapping[str, Callable[..., Any]]) -> jinj
 
 @cache
 def markdown_template(path: Path) -> jinja2.Template:
-    """Return a template of Markdown, which escapes nothing by itself: text from files has to pass the filter `md`.
+    """Return a template of Markdown, which escapes nothing by itself: text from files must pass the filter `md`.
 
-    The filter `code` escapes likewise, except for the parts of a text in backticks.
+    The filter `code` does the same as `md`, but shows the parts of a text in backticks as code. `counted` is a filter,
+    too.
     """
     environment = _environment(path.parent, autoescape=False)
     environment.filters |= {"code": code_in_markdown, "md": for_markdown}
@@ -60,5 +61,5 @@ def _environment(folder: Path, autoescape: bool) -> jinja2.Environment:
 
 
 def _without_control_characters(value: Any) -> Any:
-    """Return a text as `visible`, and anything else as it is: `Markup` is HTML already."""
+    """Return a text without control characters; anything else unchanged, such as `Markup`, which is HTML already."""
     return visible(value) if type(value) is str else value

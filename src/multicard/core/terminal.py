@@ -1,4 +1,4 @@
-"""Text for Rich that is shown as it is."""
+"""Make text that Rich shows literally."""
 
 from typing import TYPE_CHECKING
 
@@ -9,8 +9,8 @@ if TYPE_CHECKING:
 
 
 def plain(text: str, width: int | None = None) -> "Text":
-    """Return text in which markup and terminal escapes have no effect, cut to `width` characters."""
-    # Commands that start often do without Rich, which takes long to import.
+    """Return text in which markup and terminal escapes have no effect, cut to `width` characters (None: not cut)."""
+    # Rich is imported here because it takes long to import, and commands that start often do not use it.
     from rich.text import Text
 
     return Text(printable(text, width))

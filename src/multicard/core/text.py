@@ -1,4 +1,4 @@
-"""Text from files, made safe to show: one function per medium, and words for counts and lists."""
+"""Make text from files safe to show in each medium, such as a terminal or HTML; and word counts and lists."""
 
 import re
 import reprlib
@@ -10,7 +10,9 @@ _MARKDOWN = str.maketrans({character: f"\\{character}" for character in _ESCAPED
 
 
 def printable(text: str, longest: int | None = None) -> str:
-    r"""Return text in one line, with � for what cannot be printed, cut to `longest` characters, best between words.
+    r"""Return text in one line, with � for characters that cannot be printed, cut to `longest` characters.
+
+    The cut is between two words, or within a word if that shows much more of the text. `longest`: None for no limit.
 
     >>> printable("a\x1b[1m\nb"), printable("abcdef", 4), printable("one two three", 10)
     ('a�[1m b', 'abc…', 'one two …')
@@ -19,7 +21,7 @@ def printable(text: str, longest: int | None = None) -> str:
     if longest is None or len(shown) <= longest:
         return shown
     words, _, cut_word = shown[:longest].rpartition(" ")
-    # A long last word is cut, since without it little would be shown.
+    # If the last word is long, it is cut and not left out, since little would be shown without it.
     if len(words) > len(cut_word) and len(words) + 2 <= longest:
         return f"{words} …"
     return f"{shown[: longest - 1]}…"
@@ -32,7 +34,7 @@ def _printable_character(character: str) -> str:
 
 
 def printable_lines(text: str) -> str:
-    r"""Return text of several lines, each `printable`.
+    r"""Return text with its line ends, with each line made `printable`.
 
     >>> printable_lines("a\x1b[31m\nb\x07")
     'a�[31m\nb�'
@@ -41,7 +43,7 @@ def printable_lines(text: str) -> str:
 
 
 def visible(text: str) -> str:
-    r"""Return text with � for control characters, which HTML may not hold, except for tabs and line ends.
+    r"""Return text with � in place of control characters, which HTML must not contain. Tabs and line ends stay.
 
     >>> visible("a\x1b[31m\x07\tb\nc")
     'a�[31m�\tb\nc'
@@ -53,10 +55,10 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\
 
 
 def for_csv(text: str) -> str:
-    """Return text as a cell of CSV that no spreadsheet reads as a formula: a quote precedes it.
+    """Return text as a cell of CSV that no spreadsheet reads as a formula: such text gets a quote before it.
 
-    Text that begins with quotes before such a character gets another one, so that `from_csv` restores it. See OWASP,
-    "CSV Injection".
+    Text that begins with quotes, and then like a formula, gets one more quote, so that `from_csv` can restore it. Other
+    text stays as it is. See OWASP, "CSV Injection".
 
     >>> for_csv("=1+1"), for_csv("'-x"), for_csv("it's"), from_csv(for_csv("'-x")), from_csv(for_csv("=1+1"))
     ("'=1+1", "''-x", "it's", "'-x", '=1+1')
@@ -65,16 +67,16 @@ def for_csv(text: str) -> str:
 
 
 def from_csv(text: str) -> str:
-    """Return the text of which `for_csv` made a cell."""
+    """Return the text from which `for_csv` made this cell."""
     return text[1:] if text.startswith("'") and _FORMULA.match(text) else text
 
 
 _FORMULA = re.compile(r"'*[=+@\t\r\n-]")
-LONGEST_QUOTED = 120  # characters
+LONGEST_QUOTED = 120  # characters of a quoted value at most
 
 
 class _Quoter(reprlib.Repr):
-    """Represents values, and of large ones only a part: text of all of them could fill the memory."""
+    """Makes text of values, of large values only in part, because the text of the whole value could fill the memory."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -82,12 +84,12 @@ class _Quoter(reprlib.Repr):
         self.maxstring = self.maxother = LONGEST_QUOTED
 
     def repr_int(self, value: int, level: int) -> str:
-        # Python refuses to make text of a number of thousands of digits.
+        # Python raises an error for the text of a number with thousands of digits.
         return repr(value) if value.bit_length() < 128 else f"a number of {value.bit_length()} bits"
 
 
 def quoted(value: object) -> str:
-    """Return a value as a message quotes it, cut to a readable length before it is made into text.
+    """Return a value as text for a message. A large value is cut before it is made into text.
 
     >>> quoted("abc"), quoted([1, 2]), quoted(10**5000), len(quoted("x" * 10**6))
     ("'abc'", '[1, 2]', 'a number of 16610 bits', 120)
@@ -98,9 +100,10 @@ def quoted(value: object) -> str:
 
 
 def cut_apart(texts: Sequence[str], longest: int) -> list[str]:
-    """Return texts cut in the middle to a length, so that unequal ones stay unequal.
+    """Return texts cut in the middle to at most `longest` characters, so that unequal texts stay unequal.
 
-    Where a cut hides the difference, as between kernels that differ in a template argument, it moves to show that.
+    If a cut hides the difference of two texts, such as of kernels with different template arguments, another place is
+    cut, so that the difference shows.
 
     >>> cut_apart(["short", "abcdefghijkl"], 8)
     ['short', 'abcde…kl']
@@ -108,7 +111,7 @@ def cut_apart(texts: Sequence[str], longest: int) -> list[str]:
     ['ns::elemen…ns::FillFunctor<fl…', 'ns::elemen…ns::AddFunctor<flo…']
     """
     cut = {text: text if len(text) <= longest else _without_middle(text, longest) for text in texts}
-    # Some texts of a group may differ from each other only after the place that a round shows.
+    # After a round, some texts of a group may still be equal, because they differ only after the place that is shown.
     for _ in texts:
         for group in _cut_alike(cut):
             difference = _first_difference(group)
@@ -117,7 +120,7 @@ def cut_apart(texts: Sequence[str], longest: int) -> list[str]:
 
 
 def _cut_alike(cut: Mapping[str, str]) -> list[list[str]]:
-    """Return the groups of texts that are equal when cut; `cut`: what is shown of each text."""
+    """Return the groups of texts that are equal when cut; `cut`: the cut form of each text."""
     groups: dict[str, list[str]] = {}
     for text, shown in cut.items():
         groups.setdefault(shown, []).append(text)
@@ -125,11 +128,11 @@ def _cut_alike(cut: Mapping[str, str]) -> list[list[str]]:
 
 
 def _first_difference(texts: Sequence[str]) -> int:
-    """Return the index of the first character in which unequal texts differ."""
+    """Return the index of the first character in which texts differ. The texts must not all be equal."""
     for index, characters in enumerate(zip(*texts, strict=False)):
         if len(set(characters)) > 1:
             return index
-    # One of the texts is the beginning of the others.
+    # The texts do not differ within the length of the shortest one, so they differ at its end.
     return min(map(len, texts))
 
 
@@ -137,19 +140,23 @@ _NAME_CHARACTERS = f"{string.ascii_letters}{string.digits}_:"
 
 
 def _without_middle(text: str, longest: int) -> str:
-    """Return text cut to a length, two thirds of which are its beginning."""
+    """Return text cut to `longest` characters: about two thirds from its beginning, "…", and a third from its end."""
     end_length = (longest - 1) // 3
     beginning = text[: longest - 1 - end_length]
     return f"{beginning}…{text[len(text) - end_length :]}"
 
 
 def _around(text: str, index: int, longest: int) -> str:
-    """Return text cut to a length: a third of its beginning, and the context of a character, from its name on."""
+    """Return text cut to `longest` characters so that the character at `index` shows.
+
+    A third is the beginning of the text. After "…" follows the text from the name that contains the character; if that
+    name is long, from a place within it. The rest is cut.
+    """
     if len(text) <= longest:
         return text
     beginning_length = longest // 3
     name_start = len(text[:index].rstrip(_NAME_CHARACTERS))
-    # A name so long that it would push the character out of sight is cut, too.
+    # `index - longest // 3` counts if the name is long: shown from its start, it would hide the character.
     start = max(beginning_length, name_start, index - longest // 3)
     context = text[start:]
     available = longest - beginning_length - 1
@@ -168,7 +175,7 @@ def counted(number: int, singular: str) -> str:
 
 
 def plural(number: int, singular: str) -> str:
-    """Return the word for so many things, without the number; `singular`: the word for one of them."""
+    """Return the word for `number` things, without the number; `singular`: the word for one of them."""
     if number == 1:
         return singular
     return f"{singular}es" if singular.endswith(("s", "x", "ch", "sh")) else f"{singular}s"
@@ -189,7 +196,7 @@ def listed(parts: Sequence[str], last: str = "and") -> str:
 
 
 def first_of(parts: Sequence[str], most: int) -> str:
-    """Return the first `most` parts in words, and how many more there are.
+    """Return the first `most` parts as a list in words, and the number of other parts if there are more.
 
     >>> first_of(["a", "b", "c"], 2), first_of(["a", "b"], 2)
     ('a, b and 1 more', 'a, b')
@@ -199,7 +206,7 @@ def first_of(parts: Sequence[str], most: int) -> str:
 
 
 def natural(text: str) -> list[str | int]:
-    """Return a key that sorts texts by the numbers in them.
+    """Return a sort key for texts with numbers in them, which are compared as numbers and not digit by digit.
 
     >>> sorted(["rank10", "rank2"], key=natural)
     ['rank2', 'rank10']
@@ -222,7 +229,7 @@ def code_in_markdown(text: str) -> str:
     >>> code_in_markdown("set `batch_size: 8`, a_b or `")
     'set `batch_size: 8`, a\\_b or \\`'
     """
-    # A pattern with a group splits into text and matches by turns.
+    # A pattern with a group splits the text into text (even indices) and matches of the group (odd indices).
     parts = re.split(r"`([^`]+)`", printable(text))
     return "".join(f"`{part}`" if index % 2 else part.translate(_MARKDOWN) for index, part in enumerate(parts))
 
@@ -237,7 +244,7 @@ def without_escapes(markdown: str) -> str:
 
 
 def without_names(command: str) -> str:
-    """Return a command as a table shows it, with … for names in braces, whose values differ from run to run.
+    """Return a command for a table, with … in place of names in braces, since their values differ from run to run.
 
     >>> without_names("train.py --workers '{workers}' '--batch={batch}' --json '{{}}'")
     "train.py --workers … '--batch=…' --json '{{}}'"
@@ -246,7 +253,10 @@ def without_names(command: str) -> str:
 
 
 def for_figure(text: str, longest: int = 60) -> str:
-    """Return text that Matplotlib shows literally: no dollar starts a formula."""
+    """Return text that Matplotlib shows literally, with escaped dollar signs, which would begin a formula.
+
+    The text is cut to `longest` characters before.
+    """
     return printable(text, longest).replace("$", r"\$")
 
 
@@ -254,7 +264,7 @@ _BARE_GPU = re.compile(r"(?:[A-Z]{1,2}\d{2,4}\b|GeForce|Quadro|RTX|TITAN)")
 
 
 def gpu_name(name: object) -> str:
-    """Return the name of a GPU as today's drivers give it: those before R470 left out the maker.
+    """Return the name of a GPU as drivers since R470 state it. Older drivers leave out "NVIDIA".
 
     >>> gpu_name("A100-SXM4-40GB"), gpu_name("NVIDIA A100-SXM4-40GB"), gpu_name("Tesla T4")
     ('NVIDIA A100-SXM4-40GB', 'NVIDIA A100-SXM4-40GB', 'Tesla T4')

@@ -1,7 +1,7 @@
-"""Numbers as text: which quantity the name of a column states, the unit that suits a value, and how many digits.
+"""Show numbers as text: find the unit of a column by its name, choose the size of unit, and the number of digits.
 
-Names of columns end in their unit; `UNITS` is the list of these endings. Terminal, tables, figures and report word
-numbers and headings by the functions here.
+Names of columns end in their unit; `UNITS` lists these endings. The terminal, tables, figures and the report use the
+functions here for numbers and headings.
 """
 
 import math
@@ -20,13 +20,14 @@ JOULES: Units = ((1.0, "J"), (1e-3, "mJ"), (1e-6, "µJ"))
 PERCENT: Units = ((0.01, "%"),)
 ONE: Units = ((1.0, ""),)
 
-# Units by what the name of a column ends in; a longer ending stands before a shorter one that it ends in.
+# The units of a column, by the ending of its name. The first ending that fits counts, so "_bytes_per_s" stands before
+# "_per_s", and that before "_s".
 UNITS: dict[str, Units] = {
     "_bytes_per_s": BYTES_PER_S,
     "_flop_per_s": OPERATIONS_PER_S,
     "_flop_per_step": OPERATIONS,
     "_bytes_per_step": BYTES,
-    "_per_s": ONE,  # the heading says what is counted per second
+    "_per_s": ONE,  # a count per second, such as tokens_per_s; the heading names what is counted
     "_bytes": BYTES,
     "_s": SECONDS,
     "_j": JOULES,
@@ -41,7 +42,8 @@ UNITS: dict[str, Units] = {
     "prediction_error": PERCENT,
     "ratio": PERCENT,
 }
-_IS_UNIT_ALONE = ("_bytes_per_s", "_flop_per_s", "_bytes", "_s", "_j")  # endings that a heading leaves out
+# Endings that are left out of a heading, because they state the unit and nothing else.
+_IS_UNIT_ALONE = ("_bytes_per_s", "_flop_per_s", "_bytes", "_s", "_j")
 
 WORDS = {
     "cpu": "CPU", "cuda": "CUDA", "api": "API", "nccl": "NCCL", "lora": "LoRA", "qlora": "QLoRA", "qat": "QAT",
@@ -49,24 +51,28 @@ WORDS = {
     "speedup": "speed-up", "numa": "NUMA", "llm": "language model", "llms": "language models", "vram": "VRAM",
     "gpu": "GPU", "flop": "FLOP", "mfu": "MFU", "hfu": "HFU",
 }  # fmt: skip
-ARGS_PREFIX = "args."  # how the columns of a user's own parameters begin
-UNKNOWN = "–"
-DIGITS = 3
-SAME = 1e-6  # relative width of an interval that is one of rounding
+ARGS_PREFIX = "args."  # beginning of the names of columns that hold a user's own parameters
+UNKNOWN = "–"  # shown in place of a number that is not finite
+DIGITS = 3  # significant digits of a number by default
+SAME = 1e-6  # an interval that is narrower than this, relative to its value, is the result of rounding
 MOST_DECIMALS = 6
 
 
 def units_of(column: str) -> Units | None:
-    """Give the units of a column by its name; None where it counts things, or is no number, or is a user's own."""
+    """Return the units of a column by its name.
+
+    None for a count, for text, and for a user's own parameter, whose unit is not known.
+    """
     if column.startswith(ARGS_PREFIX):
         return None
     return BYTES if column == "bytes" else next((UNITS[end] for end in UNITS if column.endswith(end)), None)
 
 
 def unit_for(values: Iterable[Any], units: Units) -> tuple[float, str]:
-    """Give factor and symbol of the largest unit that the largest value reaches, of the smallest where none does.
+    """Return the factor and the symbol of one unit for all values; a value is multiplied by the factor to be shown.
 
-    Without a known value that is the first unit.
+    It is the largest unit that is not larger than the largest absolute value; the smallest unit if all are larger. If
+    no value is known, or all are 0, it is the first of `units`. Values that are None or NaN are ignored.
 
     >>> unit_for([0.02, None, 0.3], SECONDS), unit_for([5e8, 2e9], BYTES)
     ((1000.0, 'ms'), (1e-09, 'GB'))
@@ -86,7 +92,7 @@ def _unit_of(largest: float, units: Units) -> tuple[float, str]:
 
 
 def heading(column: str, unit: str = "") -> str:
-    """Turn the name of a column into words, with the unit that its values are shown in.
+    """Return the name of a column in words, with the unit that its values are shown in, if one is given.
 
     >>> heading("iteration_time_s", "ms"), heading("tokens_per_s"), heading("data_share", "%"), heading("cuda_api")
     ('iteration time (ms)', 'tokens per second', 'data share (%)', 'CUDA API')
@@ -105,7 +111,7 @@ def heading(column: str, unit: str = "") -> str:
 
 
 def show(column: str, value: Any) -> str:
-    """Format a value of a column, with the unit that suits it; empty where there is none.
+    """Format a value of a column, in the unit that suits its size; "" for None.
 
     >>> show("mean_s", 0.00213), show("bytes", 4096), show("ratio", 0.5), show("calls", 3), show("tokens_per_s", 2557.3)
     ('2.13 ms', '4.10 kB', '50.0%', '3', '2,557')
@@ -121,7 +127,9 @@ def show(column: str, value: Any) -> str:
 
 
 def with_unit(value: float, units: Units) -> str:
-    """Format a value with three digits, in the largest unit that it reaches.
+    """Format a value with three digits, in the largest unit that is not larger than the value. Bytes have no decimals.
+
+    "–" for a value that is not finite.
 
     >>> with_unit(25_276_502_016, BYTES), with_unit(0.0123, SECONDS), with_unit(0, BYTES), with_unit(12, BYTES)
     ('25.3 GB', '12.3 ms', '0 B', '12 B')
@@ -138,7 +146,9 @@ def with_unit(value: float, units: Units) -> str:
 
 
 def percent(share: float, signed: bool = False, decimals: int | None = None) -> str:
-    """Format a share of one in per cent; with one decimal below ten by default.
+    """Format a share, where 1 is the whole, in per cent.
+
+    `decimals`: by default one if fewer than 10% would be shown, else none. `signed`: True to show a plus sign.
 
     >>> percent(0.4321), percent(0.004), percent(0.1, signed=True), percent(0.4321, decimals=1)
     ('43%', '0.4%', '+10%', '43.2%')
@@ -149,7 +159,7 @@ def percent(share: float, signed: bool = False, decimals: int | None = None) -> 
 
 
 def number(value: float, digits: int = DIGITS) -> str:
-    """Format a number with so many digits, or all before the point.
+    """Format a number with so many significant digits; a large number with all digits before its decimal point.
 
     >>> number(0.98765), number(12345.6), [number(value, 4) for value in (0, 0.1368049, 2557.34, 1e-7, 2.0)]
     ('0.988', '12,346', ['0', '0.1368', '2,557', '1e-07', '2'])
@@ -158,7 +168,10 @@ def number(value: float, digits: int = DIGITS) -> str:
 
 
 def in_digits(value: float, low: float | None = None, high: float | None = None) -> tuple[str, str | None, str | None]:
-    """Format a number with three digits, or as many more as its interval needs, and the ends of that.
+    """Format a number and the ends of its interval, all with the same number of decimals.
+
+    The number has three digits, or more if the interval is narrow. The ends are None if there is no interval, or if one
+    of them is not finite. A number that is not finite is shown as "–".
 
     >>> in_digits(12.345, 11.9, 12.81), in_digits(20.004, 20.001, 20.006), in_digits(12345.6)
     (('12.3', '11.9', '12.8'), ('20.004', '20.001', '20.006'), ('12,346', None, None))
@@ -172,7 +185,7 @@ def in_digits(value: float, low: float | None = None, high: float | None = None)
 
 
 def number_in(value: float, low: float | None = None, high: float | None = None) -> str:
-    """Format a number as `in_digits` does, with its interval in brackets, for tables whose captions say what it is.
+    """Format a number as `in_digits` does, with its interval in brackets. The caption of a table has to explain these.
 
     >>> number_in(12.345, 11.9, 12.81), number_in(0.012345)
     ('12.3 [11.9, 12.8]', '0.0123')
@@ -187,9 +200,9 @@ def _fixed(value: float, decimals: int) -> str:
 
 
 def _decimals(value: float, width: float = 0.0) -> int:
-    """Return decimals for three digits of a value, and for one digit of the width of its interval.
+    """Return the number of decimals that shows three digits of a value, and one digit of the width of its interval.
 
-    A narrow interval adds three decimals at most.
+    A narrow interval adds at most three decimals. There are at most `MOST_DECIMALS`. `width`: 0 without an interval.
 
     >>> _decimals(12.345), _decimals(20.004, width=0.005), _decimals(12345.6)
     (1, 3, 0)

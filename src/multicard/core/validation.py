@@ -1,4 +1,4 @@
-"""Words for faults that pydantic finds: what was expected, and what was probably meant."""
+"""Words for the faults that pydantic finds: what was expected, and what the user probably meant."""
 
 import difflib
 import re
@@ -7,7 +7,7 @@ from typing import Any
 
 from multicard.core.text import counted, quoted
 
-# What was expected, by pydantic's type of the fault.
+# What was expected, for each of these types of pydantic's faults.
 _EXPECTED = {
     "int_type": "a whole number",
     "int_from_float": "a whole number",
@@ -23,7 +23,7 @@ _EXPECTED = {
     "dataclass_type": "a mapping",
     "invalid_key": "a name that is text",
 }
-# What was expected, with the limit that pydantic states beside the type.
+# What was expected, for types of faults with a limit. In braces are keys of the fault's `ctx`, which has the limit.
 _LIMITS = {
     "greater_than": "more than {gt}",
     "greater_than_equal": "{ge} or more",
@@ -33,7 +33,7 @@ _LIMITS = {
     "string_too_long": "{max_length} characters at most",
     "string_pattern_mismatch": "text that matches {pattern}",
 }
-# Other words for values: difflib would take gpu for a misspelt cpu.
+# The right value for each of these words. difflib does not find it: it would take gpu for a misspelt cpu.
 _SYNONYMS = {
     "gpu": "cuda",
     "gpus": "cuda",
@@ -47,9 +47,9 @@ _SYNONYMS = {
 
 
 def expectation(fault: Mapping[str, Any]) -> str:
-    """Return what was expected where pydantic found a fault, or what is wrong where that says more.
+    """Return a fault in words: "expected …", or what is wrong, such as "missing".
 
-    `fault` is an entry of `ValidationError.errors()`. A fault that has no words here keeps pydantic's message.
+    `fault`: an entry of `ValidationError.errors()`. A type of fault that has no words here keeps pydantic's message.
 
     >>> expectation({"type": "greater_than_equal", "ctx": {"ge": 1}}), expectation({"type": "missing"})
     ('expected 1 or more', 'missing')
@@ -78,7 +78,10 @@ def expectation(fault: Mapping[str, Any]) -> str:
 
 
 def first_fault(error: Any) -> str:
-    """Return the first fault of a `ValidationError` in words: the key, what was found there, and what was expected."""
+    """Return the first fault of a `ValidationError` in words: its key, what was found there, and what was expected.
+
+    What was found is left out for a fault such as "missing".
+    """
     fault = error.errors()[0]
     key = ".".join(map(str, fault["loc"]))
     words = expectation(fault)
@@ -88,7 +91,7 @@ def first_fault(error: Any) -> str:
 
 
 def choices_of(fault: Mapping[str, Any]) -> list[str]:
-    """Return the values that pydantic would have accepted instead, of a fault that lists them."""
+    """Return the values that pydantic would have accepted; `fault`: one whose `ctx` lists them."""
     context = fault["ctx"]
     listed = context.get("expected") or context["expected_tags"]
     return re.findall(r"'([^']*)'", listed) or [listed]
@@ -104,9 +107,9 @@ def is_empty(value: Any) -> bool:
 
 
 def meant(word: str, choices: Iterable[str]) -> str | None:
-    """Return the choice that a word was probably meant to be: its synonym, else the choice that is spelt most alike.
+    """Return the choice that a user probably meant by a word: its synonym, else the choice with the closest spelling.
 
-    None if no choice is alike enough for difflib, or if the word has 100 characters or more. Case does not count.
+    None if no choice is close enough for difflib, or if the word has 100 characters or more. Case does not count.
 
     >>> meant("gpu", ["cpu", "cuda"]), meant("sclae", ["scale", "run"]), meant("xyz", ["scale"])
     ('cuda', 'scale', None)
@@ -116,13 +119,13 @@ def meant(word: str, choices: Iterable[str]) -> str | None:
     synonym = _SYNONYMS.get(written)
     if synonym in by_lower_case:
         return by_lower_case[synonym]
-    # Long words are not looked up, since the search takes time that grows with the square of the length.
+    # Long words are not searched for, since the time of the search grows with the square of their length.
     close = difflib.get_close_matches(written, by_lower_case, n=1) if len(written) < 100 else []
     return by_lower_case[close[0]] if close else None
 
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str:
-    """Return a hint at what was probably meant, which follows a word in a message; empty where nothing is like it.
+    """Return a hint for a message, to follow the word: the choice that was probably meant; "" if there is none.
 
     >>> did_you_mean("batchsize", ["batch_size", "model"])
     " (did you mean 'batch_size'?)"
