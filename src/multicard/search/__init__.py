@@ -1,1 +1,1 @@
-"""The search for the best configuration of a scenario without all of its runs."""
+"""Search for the best configuration of a scenario by some of its runs."""

@@ -1,17 +1,20 @@
-"""A search for the largest batch that fits into memory, and for the smallest that *pays*.
+"""A search for two batch sizes: the largest that fits into memory, and the smallest that *pays*.
 
-A batch pays if it is the smallest that ran of those whose throughput is within a tolerance of the fastest that ran.
-Sizes are tried one after the other:
+The batch that pays is nearly as fast as the fastest batch: it is the smallest that fits and whose throughput is within
+`TOLERANCE` of the fastest one's. Sizes are tried one after the other, in four steps:
 
-1. Doublings from a first one, until one runs out of memory, which is a result. If the first does, halves of it.
-2. Sizes between the largest that fits and the smallest that does not, by bisection. Between two doublings lie steps of
-   an eighth of the smaller one, so 64 is followed by 72, 80, … 128.
-3. Sizes between those that ran, until none may be faster than the fastest by more than `RESOLUTION` and than noise
-   explains (`CurveSegment.upper_bound`). Nothing is promised of a batch that is far faster than those beside it.
-4. Halves of the smallest, while that may pay.
+1. The first size is doubled until a batch runs out of memory, which is a result and no error. If the first batch runs
+   out of memory, its size is halved until one fits.
+2. Sizes between the largest that fits and the smallest that does not fit are bisected. Between two doublings, sizes
+   have steps of an eighth of the smaller doubling: 64 is followed by 72, 80, … 128.
+3. Sizes between two that ran are tried, if the upper bound of their throughput (`CurveSegment.upper_bound`) is above
+   the fastest by more than `RESOLUTION` and by more than noise can explain. The search may miss a batch that is far
+   faster than its neighbours.
+4. The smallest size is halved as long as the half may pay.
 
-In between, repeats run of what is undecided by the interval of its ratio to the fastest, and of what may be faster than
-that. A repeat may show that a batch does not fit after all, so the next size is decided again after each run.
+Between these runs, batches are repeated if it is undecided whether they are within the tolerance, or if they may be
+faster than the fastest. A repeat may show that a batch does not fit after all, so the next size is chosen anew after
+each run.
 """
 
 import itertools
@@ -26,32 +29,32 @@ from multicard.search.space import Key, Space
 from multicard.stats.interval import Interval
 from multicard.stats.pool import Pool
 
-# A batch whose throughput is below that of the fastest by no more than this share is as good.
+# A batch is as good as the fastest if its throughput is below the fastest one's by no more than this share of it.
 TOLERANCE = 0.03
-# A batch between others is worth a run if it may be faster than the fastest by more than this share.
+# A size between two others is tried if its throughput may be above the fastest one's by more than this share of it.
 RESOLUTION = 0.01
-# Repeats of the two batches that the answer names, and the most of any batch.
+# The number of runs that the two batches of the answer need at least, and the default of the most runs of any batch.
 LEAST_REPEATS, MOST_REPEATS = 3, 5
-# Where memory is not to be filled, doubling ends after so many doublings that gained less than the tolerance.
+# If memory need not be filled, doubling ends after so many doublings that together gained less than the tolerance.
 FLAT_DOUBLINGS = 2
 
 
 class BatchSearch(Search[Key]):
-    """A search for the largest batch that fits and for the smallest that pays; values are throughputs."""
+    """A search for the largest batch that fits, and the smallest that pays. The value of a run is its throughput."""
 
     fatal = frozenset(OUTCOMES) - {"completed", "out_of_memory"}
 
     def __init__(
         self, space: Space[Key], start: int, fills: bool, budget: float = math.inf, repeats: int = MOST_REPEATS
     ) -> None:
-        """Begin a search in a space of one parameter, whose values are batch sizes, with the size `start`.
+        """Begin a search at the size `start`, in a space with one parameter, whose values are batch sizes.
 
-        `fills`: whether to double until memory runs out; otherwise until that gains nothing.
+        `fills`: True to double until memory runs out; False to stop doubling once it gains too little.
         """
         super().__init__(space, True, repeats, budget)
         [values] = space.parameters.values()
         sizes: dict[Key, int] = {key: values[level] for (level,), key in space.configurations.items()}
-        # Batch sizes by configuration, in rising order.
+        # The batch size of each configuration, in rising order of the sizes.
         self.size = {key: sizes[key] for key in sorted(sizes, key=sizes.__getitem__)}
         self._start = start
         self._fills = fills
@@ -60,13 +63,13 @@ class BatchSearch(Search[Key]):
 
     @property
     def too_large(self) -> Key | None:
-        """The smallest batch that ran out of memory, in one of its runs."""
+        """The smallest batch of which a run ran out of memory; None if none did."""
         too_large = [key for key in self.size if key in self.tried and self.tried[key].failed]
         return too_large[0] if too_large else None
 
     @property
     def fitting(self) -> list[Key]:
-        """Batches that fit, in rising order: they ran, and no smaller one ran out of memory."""
+        """Batches that fit, in rising order: all of their runs completed, and no smaller batch ran out of memory."""
         completed = self.completed
         too_large = self.too_large
         limit = math.inf if too_large is None else self.size[too_large]
@@ -74,22 +77,25 @@ class BatchSearch(Search[Key]):
 
     @property
     def best(self) -> Key | None:
-        """The fastest batch that fits, among those with the most repeats; None if none fits."""
+        """The fastest of the batches that fit and have the most repeats; None if none fits."""
         return self._best_of(self.fitting)
 
     @property
     def pays(self) -> Key | None:
-        """The smallest batch whose throughput is within the tolerance of the fastest's; None if none fits."""
+        """The smallest batch that fits and whose throughput is within the tolerance of `best`; None if none fits."""
         within_tolerance = [key for key, ratio in self.ratios().items() if ratio.value >= 1 - TOLERANCE]
         return within_tolerance[0] if within_tolerance else None
 
     @property
     def unfinished(self) -> bool:
-        """True if the run of a further batch size would tell more."""
+        """True if another batch size ought to be tried, whether or not the budget allows it."""
         return self._next_size() is not None
 
     def ratios(self) -> dict[Key, Interval]:
-        """Return the throughput of each batch that fits relative to the fastest, by rising size."""
+        """Return for each batch that fits its throughput divided by that of `best`, in rising order of size.
+
+        The ratio of `best` itself is 1. Empty if no batch fits.
+        """
         completed = self.completed
         fitting = self.fitting
         best = self.best
@@ -101,16 +107,17 @@ class BatchSearch(Search[Key]):
             if key == best:
                 ratios[key] = Interval(1.0, 1.0, 1.0, len(completed[key]))
                 continue
-            # Batches that fit have throughputs above zero, so that none lacks a ratio.
+            # The ratio is never None here, because the throughputs of batches that fit are above zero.
             ratio = pool.ratio(key, best, 1 - TOLERANCE, single=True)
             if ratio is not None:
                 ratios[key] = ratio
         return ratios
 
     def is_within_tolerance(self, ratio: Interval) -> bool | None:
-        """Return whether a ratio to the fastest is shown to be within the tolerance; None if that is undecided.
+        """Return True if a ratio to the fastest is shown to be within the tolerance, False if it is shown not to be.
 
-        The ratio of single runs has no interval: it is assumed to be uncertain by the noise of two runs, √2 σ.
+        None if neither is shown, because the interval of the ratio contains 1 − `TOLERANCE`. A ratio of single runs has
+        no interval. It gets one of ± 2 √2 σ in logarithms, where σ is the noise of each of its two runs.
         """
         reach = REACH * self.noise * math.sqrt(2)
         low = ratio.value * math.exp(-reach) if ratio.low is None else ratio.low
@@ -125,14 +132,15 @@ class BatchSearch(Search[Key]):
 
     @cached_property
     def screening(self) -> list[Key]:
-        """The batch that it begins with."""
+        """The batch of the size `start`."""
         return [key for key, size in self.size.items() if size == self._start]
 
     def _new_configurations(self, keep_reserve: bool) -> list[Key]:
-        """Return the next batch size, and count it as tried.
+        """Return the next batch size in a list, and count it as tried; an empty list if there is none.
 
-        There is none if no further one would tell more or the budget is spent; where nothing of it is reserved, that is
-        why `stopped_trying`. Repeats may show that a batch does not fit after all, or that a smaller one may pay.
+        There is none if no other size ought to be tried, or if the budget does not allow it. With `keep_reserve` that
+        is not final: repeats may show that a batch does not fit after all, or that a smaller one may pay. Without it,
+        the reason is put into `stopped_trying`.
         """
         key = self._next_size()
         if key is not None and self._is_affordable(key, keep_reserve):
@@ -146,7 +154,10 @@ class BatchSearch(Search[Key]):
         return []
 
     def _is_affordable(self, key: Key, keep_reserve: bool) -> bool:
-        """True if the budget pays the run of a batch and, if asked for, the reserve for repeats; so does the first."""
+        """True if the rest of the budget is enough for a run of a batch, and with `keep_reserve` also for the reserve.
+
+        The first run is always affordable. The reserve is for repeats.
+        """
         if not self.spent:
             return True
         reserve = 0.0
@@ -155,7 +166,7 @@ class BatchSearch(Search[Key]):
         return self.spent + self._expected_cost(self.size[key]) <= self.budget - reserve
 
     def _next_size(self) -> Key | None:
-        """Return the next batch to try; None if a further one would not tell more."""
+        """Return the next batch to try by the four steps of the module; None if there is none."""
         if not self.tried:
             return min(self._doublings, key=lambda key: abs(self.size[key] - self._start))
         fitting = self.fitting
@@ -168,7 +179,11 @@ class BatchSearch(Search[Key]):
         return None
 
     def _toward_the_limit(self, fitting: Sequence[Key]) -> Key | None:
-        """Return the batch halfway to the one that does not fit, or the next doubling if all fit so far."""
+        """Return the next batch of the steps 1 and 2; None if these are done.
+
+        It is the one halfway between the largest that fits and the smallest that does not fit. If all fit so far, it is
+        the next doubling.
+        """
         largest = fitting[-1]
         too_large = self.too_large
         if too_large is not None:
@@ -180,13 +195,15 @@ class BatchSearch(Search[Key]):
         return larger[0] if larger else None
 
     def _between_neighbours(self, fitting: Sequence[Key]) -> Key | None:
-        """Return a batch between two that fit which may be faster than the fastest; None if none may.
+        """Return the next batch of step 3, which lies between two neighbours that fit.
 
-        It is halfway between the two whose upper bound is highest.
+        None if no batch there may be faster than the fastest. Of all pairs of neighbours, the pair is chosen that has
+        the highest upper bound between them. The batch is the one halfway between the two.
         """
         curve = [CurvePoint(math.log(self.size[key]), self._score(key)) for key in fitting]
         fastest = max(point.throughput for point in curve)
-        # What noise alone makes seem possible is worth no run.
+        # The curve holds logarithms, so a difference is a share. If the bound is above the fastest only by what noise
+        # can explain, a run is not worth its cost.
         highest_bound = fastest + max(RESOLUTION, REACH * self.noise)
         chosen = None
         for segment, (smaller, larger) in zip(segments(curve), itertools.pairwise(fitting), strict=True):
@@ -199,20 +216,24 @@ class BatchSearch(Search[Key]):
         return chosen
 
     def _half_that_may_pay(self, fitting: Sequence[Key]) -> Key | None:
-        """Return half the smallest batch, unless that is shown to be slower than the tolerance allows."""
+        """Return the next batch of step 4: the doubling below the smallest batch that fits.
+
+        None if that smallest batch is shown to be outside of the tolerance, since smaller ones would be slower still.
+        """
         smallest = fitting[0]
         if self.is_within_tolerance(self.ratios()[smallest]) is False:
             return None
         return self._next_smaller(smallest)
 
     def _next_smaller(self, key: Key | None) -> Key | None:
-        """Return the next smaller doubling; None without one."""
+        """Return the largest doubling below the batch `key`; None if there is none, or if `key` is None."""
         if key is None:
             return None
         smaller = [other for other in self._doublings if self.size[other] < self.size[key]]
         return smaller[-1] if smaller else None
 
     def _allowed_between(self, smaller: Key, larger: Key) -> list[Key]:
+        """Return the batches between two others, without excluded ones, in rising order."""
         first, last = self._allowed.index(smaller), self._allowed.index(larger)
         return self._allowed[first + 1 : last]
 
@@ -222,19 +243,23 @@ class BatchSearch(Search[Key]):
 
     @cached_property
     def _doublings(self) -> list[Key]:
-        """Doublings that are not excluded, and the largest size that is not, in rising order."""
+        """In rising order: the doublings and halves of `start`, and the largest size; all without excluded ones."""
         wanted = {*doublings(self._start, max(self.size.values())), self.size[self._allowed[-1]]}
         return [key for key in self._allowed if self.size[key] in wanted]
 
     def _is_flat(self) -> bool:
-        """True if the last doublings gained less than the tolerance."""
+        """True if the largest batches are not faster than the smaller ones by more than the tolerance.
+
+        Of the batches that fit, the fastest of the last `FLAT_DOUBLINGS` is compared with the fastest before these.
+        False if there is none before these.
+        """
         means = [self.mean(key) for key in self.fitting]
         if len(means) <= FLAT_DOUBLINGS:
             return False
         return max(means[-FLAT_DOUBLINGS:]) <= (1 + TOLERANCE) * max(means[:-FLAT_DOUBLINGS])
 
     def _why_finished(self) -> str:
-        """Return why no further batch sizes are tried."""
+        """Return in words why no other batch sizes are tried, although the budget would allow it."""
         if self.too_large is not None:
             return f"{self.size[self.too_large]} ran out of memory"
         largest = self.fitting[-1]
@@ -243,9 +268,10 @@ class BatchSearch(Search[Key]):
         return f"{self.size[largest]} fits and {FLAT_DOUBLINGS} doublings gained less than {TOLERANCE:.0%}"
 
     def _expected_cost(self, size: int) -> float:
-        """Return the cost of a run along the line through the two nearest sizes that completed; 0 before the first.
+        """Return the expected cost of a run of a batch size; 0 before a run has completed.
 
-        It is that of the nearest size if the line falls.
+        It lies on the line through the costs of the two nearest sizes that completed. If there is only one, or if the
+        cost falls with the size, it is the cost of the nearest size.
         """
         by_distance = sorted(self.completed, key=lambda key: abs(self.size[key] - size))
         if not by_distance:
@@ -261,16 +287,17 @@ class BatchSearch(Search[Key]):
         return max(0.0, nearest_cost + slope * (size - nearest_size))
 
     def _to_repeat(self) -> Sequence[Key]:
-        """Return the fastest, what may be faster, the one that pays, and all below it that are undecided.
+        """Return the batches to repeat, the most important first; none if the answer is decided.
 
-        There are none if the answer is decided and its batches have enough repeats.
+        The answer needs repeats of `best` and `pays` if these have fewer than `LEAST_REPEATS` runs, of batches with a
+        better mean than `best` (they have fewer runs), and of `_undecided`. With any of these, `best` is repeated, too.
         """
         best = self.best
         pays = self.pays
         if best is None or pays is None:
             return []
         named = [key for key in (best, pays) if len(self.completed[key]) < LEAST_REPEATS]
-        # Only one with fewer repeats can be faster than the best.
+        # `best` has the best mean of those with the most repeats, so these have fewer repeats.
         faster = [key for key in self.fitting if self._score(key) > self._score(best)]
         undecided = self._undecided()
         if not (named or faster or undecided):
@@ -278,7 +305,7 @@ class BatchSearch(Search[Key]):
         return list(dict.fromkeys([best, *named, *faster, *undecided]))
 
     def _undecided(self) -> list[Key]:
-        """Return the undecided batches below the smallest one that is shown to be within the tolerance."""
+        """Return the undecided batches that are smaller than any batch which is shown to be within the tolerance."""
         undecided = []
         for key, ratio in self.ratios().items():
             is_within = self.is_within_tolerance(ratio)

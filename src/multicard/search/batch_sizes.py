@@ -1,15 +1,15 @@
-"""The batch sizes that a search may try, and an upper bound of the throughput between those that ran."""
+"""The batch sizes that a search may try, and an upper bound of the throughput at sizes between two that ran."""
 
 import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
-# Steps between a batch size and its double.
+# Number of steps from a batch size to its double.
 STEPS_PER_DOUBLING = 8
 
 
 def doublings(start: int, largest: int) -> list[int]:
-    """Return batch sizes by doubling from a first one up to the largest, and by halving it down to one.
+    """Return in rising order `start`, its doublings up to `largest`, its halves (rounded down) to 1, and `largest`.
 
     >>> doublings(24, 200)
     [1, 3, 6, 12, 24, 48, 96, 192, 200]
@@ -27,7 +27,7 @@ def doublings(start: int, largest: int) -> list[int]:
 
 
 def sizes(start: int, largest: int) -> list[int]:
-    """Return all batch sizes that may be tried: doublings, and the steps between.
+    """Return in rising order all batch sizes that may be tried: the `doublings`, and the steps between them.
 
     >>> sizes(8, 32)
     [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 18, 20, 22, 24, 26, 28, 30, 32]
@@ -39,14 +39,14 @@ def sizes(start: int, largest: int) -> list[int]:
 
 
 class CurvePoint(NamedTuple):
-    """A batch that ran: the logarithms of its size and of its throughput."""
+    """A batch that ran: the logarithm of its size, and the logarithm of its throughput."""
 
     size: float
     throughput: float
 
 
 class CurveSegment(NamedTuple):
-    """Two neighbouring batches that ran, and those beside them; None at an end of the curve."""
+    """Two neighbouring batches that ran, `start` and `end`, and the next ones on both sides; None if there is none."""
 
     before: CurvePoint | None
     start: CurvePoint
@@ -54,14 +54,14 @@ class CurveSegment(NamedTuple):
     after: CurvePoint | None
 
     def upper_bound(self, size: float) -> float:
-        """Return the most that the throughput can be at a size between start and end, in logarithms.
+        """Return an upper bound of the throughput at a size between `start` and `end`; both are logarithms.
 
-        This assumes that the curve bends down: with the batch the throughput rises ever less or falls ever more. Then
-        it is below the line through `before` and the start, and below that through the end and `after`. Where the curve
-        bends up at an end, as after a sudden fall, the line there bounds nothing. Where it bends up at both, nothing
-        speaks for more than the two points have.
+        This assumes that the curve is concave: as the batch grows, the throughput rises less and less, or falls more
+        and more. Then the curve between `start` and `end` is below the line through `before` and `start`, and below the
+        line through `end` and `after`. If the curve bends up at `start` or `end`, as after a sudden fall, the line on
+        that side is not used. If neither line is used, the bound is the larger throughput of `start` and `end`.
 
-        Below, the line from the left has 2 + 2 · 1 at 2, and that from the right 3 + 0 · (−1):
+        At 2 in this example, the line from the left is at 2 + 2 · (2 − 1) = 4, that from the right at 3 + 0 · (2 − 3):
 
         >>> points = [CurvePoint(0, 0), CurvePoint(1, 2), CurvePoint(3, 3), CurvePoint(4, 3)]
         >>> CurveSegment(*points).upper_bound(2.0)
@@ -81,7 +81,7 @@ class CurveSegment(NamedTuple):
 
 
 def segments(curve: Sequence[CurvePoint]) -> list[CurveSegment]:
-    """Return the segments of a curve, whose points are in rising order of size.
+    """Return the segments of a curve; its points, and so the segments, are in rising order of size.
 
     >>> small, middle, large = CurvePoint(0, 0), CurvePoint(1, 2), CurvePoint(2, 3)
     >>> [(segment.before, segment.after) == (None, large) for segment in segments([small, middle, large])]

@@ -12,12 +12,14 @@ from multicard.search.session import Trial
 from multicard.search.space import Key
 from multicard.stats.pool import Pool
 
-# The tolerance in words.
 TOLERANCE_WORDS = f"{TOLERANCE:.0%}"
 
 
 def best_lines(search: Search[str], space: ScenarioSpace, decision: Decision) -> list[str]:
-    """Return the best configuration with its interval, those that are as good, and those that a failure took out."""
+    """Return lines: the best configuration with its interval, those that are as good, and those that were skipped.
+
+    A configuration is skipped if a run of it completed and a later one did not.
+    """
     lines = [_best_line(space, decision)]
     for key in decision.tied:
         mean = space.format(search.mean(key))
@@ -39,7 +41,10 @@ def _best_line(space: ScenarioSpace, decision: Decision) -> str:
 
 
 def cost_line(search: Search[str], trials: Sequence[Trial]) -> str:
-    """Return how many runs it took and how long, and, unless batch sizes were searched, what part of all that is."""
+    """Return the number of runs and the time of a search and, unless it was for batch sizes, its share of all runs.
+
+    The share is by time: all runs are assumed to take the median time of those that completed.
+    """
     runs = counted(len(trials), "run")
     configurations = counted(len(search.tried), "configuration")
     cost = f"{runs} of {configurations} in {with_unit(search.spent, SECONDS)}"
@@ -54,7 +59,7 @@ def cost_line(search: Search[str], trials: Sequence[Trial]) -> str:
 
 
 def memory_by_configuration(space: ScenarioSpace, trials: Sequence[Trial]) -> dict[str, float]:
-    """Return the most bytes that a run of each configuration used; 0 where they are not known."""
+    """Return for each configuration the most bytes that one of its runs used; 0 if that is not known."""
     by_run = {trial.run: trial.result.memory_bytes or 0 for trial in trials}
     memory = {}
     for key, runs in space.repeats.items():
@@ -63,16 +68,16 @@ def memory_by_configuration(space: ScenarioSpace, trials: Sequence[Trial]) -> di
 
 
 def batch_lines(search: BatchSearch[Key], in_words: Callable[[float], str], memory: Mapping[Key, float]) -> list[str]:
-    """Return the largest batch that fits and the one that pays, then throughput and memory of each size, in lines.
+    """Return lines: the largest batch that fits, the batch that pays, then throughput and memory of each size.
 
-    There must be a batch that fits. `in_words`: words a throughput. `memory`: bytes by configuration; 0 where they are
-    not known.
+    At least one batch must fit. `in_words`: returns a throughput as text. `memory`: bytes of each configuration; 0 if
+    they are not known.
     """
     return _BatchConclusion(search, in_words, memory).lines()
 
 
 class _BatchConclusion(Generic[Key]):
-    """The answer of a search of batch sizes; takes what `batch_lines` takes."""
+    """The answer of a search for batch sizes, made by `batch_lines` from its own arguments."""
 
     def __init__(self, search: BatchSearch[Key], in_words: Callable[[float], str], memory: Mapping[Key, float]) -> None:
         best = search.best
@@ -90,7 +95,7 @@ class _BatchConclusion(Generic[Key]):
         return [self._largest_line(), self._paying_line(), *self._undecided_lines(), *self._size_lines()]
 
     def _largest_line(self) -> str:
-        """Return the largest batch that fits, and which one did not."""
+        """Return the line on the largest batch that fits, and on the smallest that does not."""
         search = self._search
         largest = search.fitting[-1]
         too_large = search.too_large
@@ -101,7 +106,7 @@ class _BatchConclusion(Generic[Key]):
         return f"largest batch that fits{self._so_far}: {size}; {search.size[too_large]} ran out of memory"
 
     def _paying_line(self) -> str:
-        """Return the smallest batch that is within the tolerance of the fastest, and how sure that is."""
+        """Return the line on the batch that pays: its speed, and whether it is shown to be within the tolerance."""
         search = self._search
         start = f"batch that pays{self._so_far}"
         size = search.size[self._pays]
@@ -118,7 +123,7 @@ class _BatchConclusion(Generic[Key]):
         return f"{start}: probably {compared}, not shown to be within {TOLERANCE_WORDS}"
 
     def _undecided_lines(self) -> list[str]:
-        """Return the smaller batches that may pay, in a line; no line without any."""
+        """Return a line on the smaller batches that may pay, too; no line if there are none."""
         search = self._search
         undecided = []
         for key in search.fitting:
@@ -131,7 +136,7 @@ class _BatchConclusion(Generic[Key]):
         return [f"may be within {TOLERANCE_WORDS} of it too: {listed(undecided)}"]
 
     def _size_lines(self) -> list[str]:
-        """Return throughput and memory of each batch that fits, a line each."""
+        """Return a line for each batch that fits, with its throughput and its memory."""
         completed = self._search.completed
         fitting = self._search.fitting
         pool = Pool({key: completed[key] for key in fitting})
@@ -146,6 +151,6 @@ class _BatchConclusion(Generic[Key]):
         return lines
 
     def _memory_words(self, key: Key) -> str:
-        """Return the memory of a batch in brackets, if it is known."""
+        """Return the memory of a batch in brackets, after a blank; "" if it is not known."""
         memory = self._memory[key]
         return f" ({with_unit(memory, BYTES)})" if memory else ""

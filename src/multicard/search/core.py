@@ -1,14 +1,16 @@
-"""A search of a finite space for its best configuration: which to run next, and when to stop.
+"""A search of a finite space for its best configuration: it decides what to run next, and when to stop.
 
-1. A screening, which is a Latin hypercube (McKay, Beckman and Conover, Technometrics 21, 1979): each value of a
-   parameter occurs about equally often.
-2. One repeat of each configuration that may complete and be better than the best by a linear model with interactions
-   (`effects`, `acquisition`). Where there is none, of one that differs in one parameter from the best, or from the next
-   within noise of it. When there are none left no new ones are tried.
-3. Repeats of the best and of all within noise of it in turn, until what remains has all its repeats: a race (Maron and
-   Moore, NIPS 1993), in which more noise than was assumed brings back what had fallen behind.
+1. Screening: the first configurations are a Latin hypercube (McKay, Beckman and Conover, Technometrics 21, 1979), so
+   that each value of a parameter occurs about equally often.
+2. New configurations: a linear model with interactions (`effects`, `acquisition`) proposes those that may be better
+   than the best and are likely enough to complete. Each runs once. If the model proposes none, a configuration runs
+   that differs in one parameter from the best, or from another one within noise of the best. If there is none of these
+   either, no new configurations are tried.
+3. Repeats: the best configuration and all within noise of it run once more, again and again, until those that are
+   left have all their repeats. This is a race (Maron and Moore, NIPS 1993). If the repeats show more noise than was
+   assumed, configurations that had fallen behind may be within noise again, and return to the race.
 
-A part of the budget is reserved for repeats. What of it they do not need goes to further configurations.
+A part of the budget is reserved for repeats. If repeats do not need all of it, the rest goes to new configurations.
 """
 
 import itertools
@@ -24,23 +26,24 @@ from scipy.stats import qmc
 from multicard.search.effects import ExpectedScores, completion_probabilities, expected_scores
 from multicard.search.space import Key, Levels, Space
 
-# Standard deviation of the logarithm of a run that is assumed, and the degrees of freedom that this counts for beside
-# the repeats.
+# The standard deviation of the logarithm of a run's value that is assumed before there are repeats, and the weight of
+# this assumption in degrees of freedom: see `pooled_noise`.
 USUAL_NOISE, USUAL_FREEDOM = 0.02, 4
-# Two configurations are within noise of each other up to so many standard errors of their difference.
+# Two configurations are within noise of each other if their scores differ by at most so many standard errors.
 REACH = 2.0
-# Configurations, the best and those within noise of it, whose neighbours are tried.
+# The neighbours of so many configurations are tried: of the best, and of the next ones within noise of it.
 CENTRES = 3
-# Configurations that are proposed at once after the screening.
+# Number of configurations that are proposed at once after the screening.
 PROPOSED_AT_ONCE = 3
-# Configurations for whose repeats a part of the budget is reserved, and the largest such part.
+# A part of the budget is reserved for all repeats of so many configurations, but at most this share of the budget.
 RESERVED_FOR, LARGEST_RESERVE = 3, 1 / 3
-# A configuration that completes with a lower probability is not tried.
+# The model does not propose a configuration whose probability to complete is lower than this. As a neighbour of a good
+# one, it may still be tried.
 LEAST_LIKELY = 0.05
 
 
 class RunRequest(NamedTuple, Generic[Key]):
-    """A run to make: a repeat, from 1, of a configuration."""
+    """A run to make: a configuration, and the number of the repeat, from 1."""
 
     configuration: Key
     repeat: int
@@ -48,44 +51,47 @@ class RunRequest(NamedTuple, Generic[Key]):
 
 @dataclass
 class Attempts:
-    """The runs of a configuration that were asked for, as far as they came back."""
+    """The results so far of the runs of a configuration that was asked for."""
 
-    # Values of the runs that completed, by repeat.
+    # The value of each run that completed, by the number of its repeat.
     values: dict[int, float] = field(default_factory=dict)
-    # True if a run did not complete.
+    # True if at least one run did not complete.
     failed: bool = False
-    # What the last run cost.
+    # Cost of the last run; 0 before the first result.
     cost: float = 0.0
 
 
 class Search(Generic[Key]):
     """A search for the largest value, or the smallest, with an ask-and-tell interface.
 
-    `ask` returns the next runs; `tell` takes the result of each before the next `ask`. The same results lead to the
-    same questions, so a search that was interrupted is continued by telling it again what came out.
+    `ask` returns the next runs. `tell` has to be called with the result of each of them before the next `ask`. The same
+    results lead to the same runs, so an interrupted search is continued by starting it anew and telling it the results
+    of the earlier runs again.
     """
 
-    # Outcomes of runs that end a search at once; the caller looks at them.
+    # Outcomes of runs that must end a search at once. The search does not check this; its caller does.
     fatal: frozenset[str] = frozenset()
 
     def __init__(
         self, space: Space[Key], maximize: bool, repeats: int = 1, budget: float = math.inf, seed: int = 0
     ) -> None:
-        """Begin a search; all values must be above zero.
+        """Begin a search. All values must be above zero.
 
-        `repeats`: the most runs of a configuration. `budget`: the most that all runs may cost, in any unit.
+        `maximize`: True to search for the largest value. `repeats`: the most runs of a configuration. `budget`: the
+        most that all runs together may cost, in the unit of the costs that `tell` gets.
         """
         self.space = space
         self.repeats = repeats
         self.budget = budget
         # Cost of all runs so far.
         self.spent = 0.0
-        # Configurations that were asked for, in order.
+        # Configurations that `ask` returned, in that order.
         self.tried: dict[Key, Attempts] = {}
-        # Configurations that need not run.
+        # Configurations that must not be tried: see `exclude`.
         self.excluded: set[Key] = set()
-        # Why no further configurations are tried, and why no further repeats run; None while they do.
+        # Why no new configurations are tried any more; None while they are.
         self.stopped_trying: str | None = None
+        # Why no repeats run although some are due; None before that.
         self.stopped_repeating: str | None = None
         self._sign = 1 if maximize else -1
         self._seed = seed
@@ -101,35 +107,39 @@ class Search(Generic[Key]):
 
     @property
     def untried(self) -> list[Key]:
-        """Configurations that may yet be tried."""
+        """Configurations that were neither tried nor excluded."""
         return [key for key in self.configurations if key not in self.tried and key not in self.excluded]
 
     @property
     def completed(self) -> dict[Key, dict[int, float]]:
-        """Values by repeat of the configurations of which all runs completed."""
+        """The values, by repeat, of each configuration with a run that completed and without a run that did not."""
         return {key: attempts.values for key, attempts in self.tried.items() if attempts.values and not attempts.failed}
 
     @property
     def best(self) -> Key | None:
-        """The configuration with the best geometric mean, among those with the most repeats; None before the first."""
+        """The configuration with the best geometric mean of those in `completed` that have the most repeats.
+
+        None if `completed` is empty.
+        """
         return self._best_of(self.completed)
 
     @property
     def typical_cost(self) -> float:
-        """Median cost of the runs that completed; 0 before the first."""
+        """Median cost of the runs that completed; 0 if none has."""
         return float(np.median(self._costs_of_completed)) if self._costs_of_completed else 0.0
 
     @property
     def noise(self) -> float:
-        """Standard deviation of the logarithm of a run, from the repeats and from what is usual."""
+        """Standard deviation of the logarithm of a run's value, by `pooled_noise` of the completed configurations."""
         return pooled_noise([list(values.values()) for values in self.completed.values()])
 
     @property
     def contenders(self) -> list[Key]:
-        """The best configuration, then those within noise of it or better, by falling score.
+        """The best configuration, then those within noise of it or better, from the best score to the worst.
 
-        A score is within noise of the best one up to 2 σ √(1/n + 1/n_best) below it, with the `noise` σ and the numbers
-        of repeats n. Only a configuration with fewer repeats can be better than the best.
+        A score is within noise of the best one if it is at most 2 σ √(1/n + 1/n_best) below it, where σ is the `noise`,
+        and n and n_best are the numbers of repeats. A configuration can have a better score than the best one if it has
+        fewer repeats. Empty if `best` is None.
         """
         completed = self.completed
         best = self.best
@@ -152,7 +162,7 @@ class Search(Generic[Key]):
     # Ask and tell ---------------------------------------------------------------------------------------------------
 
     def exclude(self, configurations: Iterable[Key]) -> None:
-        """Leave out configurations, unless they were tried."""
+        """Exclude configurations from being tried. Configurations that were tried already are not changed."""
         self.excluded |= {key for key in configurations if key not in self.tried}
 
     def ask(self) -> list[RunRequest[Key]]:
@@ -164,12 +174,12 @@ class Search(Generic[Key]):
         repeats = self._repeats()
         if repeats or self.stopped_trying is not None:
             return repeats
-        # No repeat is needed, so that the reserve is free for further configurations.
+        # No repeat is needed, so the part of the budget that is reserved for repeats can pay new configurations.
         new = self._new_configurations(keep_reserve=False)
         return [RunRequest(key, 1) for key in new] if new else self._repeats()
 
     def tell(self, configuration: Key, repeat: int, value: float | None, cost: float) -> None:
-        """Take the result of a run that was asked for: its value, None if it did not complete, and what it cost."""
+        """Note the result of a run that `ask` returned: its value (None if it did not complete) and its cost."""
         self.spent += cost
         attempts = self.tried[configuration]
         attempts.cost = cost
@@ -183,9 +193,10 @@ class Search(Generic[Key]):
 
     @cached_property
     def screening(self) -> list[Key]:
-        """The configurations that it begins with: as many as a model without interactions has unknowns.
+        """The configurations that a search begins with.
 
-        They are at most a third of all.
+        They are as many as a linear model without interactions has unknowns, but at most a third of all, and at least
+        one is drawn. They are fewer if several rows of the hypercube are the same configuration, or none.
         """
         sizes = self._sizes
         unknowns = 1 + sum(size - 1 for size in sizes)
@@ -199,10 +210,10 @@ class Search(Generic[Key]):
         return list(chosen)
 
     def _new_configurations(self, keep_reserve: bool) -> list[Key]:
-        """Return configurations to try, and count them as tried.
+        """Return new configurations, and count them as tried; an empty list if there are none.
 
-        There are none if that is over, for which it sets `stopped_trying`, or if the rest of the budget is reserved for
-        repeats.
+        There are none if the search for new ones has ended; then the reason is put into `stopped_trying`. With
+        `keep_reserve` there are also none, for now, if the rest of the budget is reserved for repeats.
         """
         if not self.untried:
             self.stopped_trying = "every configuration that is left in was tried"
@@ -216,7 +227,7 @@ class Search(Generic[Key]):
             return []
         screening = [key for key in self.screening if key in self.untried]
         if screening:
-            # Before the first run completed its cost is not known, so that a single one is asked for.
+            # Before a run has completed, the cost of one is not known, so only one configuration is returned.
             new = screening[: affordable if self._costs_of_completed else 1]
         else:
             new = self._proposed(affordable)
@@ -230,7 +241,11 @@ class Search(Generic[Key]):
         return new
 
     def _repeats(self) -> list[RunRequest[Key]]:
-        """Return one repeat of each contender that lacks some, the most important first, as far as the budget goes."""
+        """Return one more repeat of each configuration in `_to_repeat` that has fewer than `repeats`, in that order.
+
+        Repeats that the rest of the budget cannot pay are left out; each is assumed to cost as much as the last run of
+        its configuration.
+        """
         completed = self.completed
         due = [key for key in self._to_repeat() if len(completed[key]) < self.repeats]
         costs = itertools.accumulate(self.tried[key].cost for key in due)
@@ -240,11 +255,14 @@ class Search(Generic[Key]):
         return [RunRequest(key, max(completed[key]) + 1) for key in affordable]
 
     def _to_repeat(self) -> Sequence[Key]:
-        """Return the configurations whose repeats tell more, the most important first."""
+        """Return the configurations that ought to be repeated, the most important first."""
         return self.contenders
 
     def _affordable_runs(self) -> int:
-        """Return how many runs the rest of the budget pays; before any cost is known all, if there is a rest."""
+        """Return the number of runs of typical cost that the rest of the budget pays.
+
+        Before a run has completed, its cost is not known. Then return the number of all runs, or 0 if nothing is left.
+        """
         remaining = self.budget - self.spent
         most = len(self.configurations) * self.repeats
         if self.typical_cost:
@@ -252,17 +270,20 @@ class Search(Generic[Key]):
         return most if remaining > 0 else 0
 
     def _reserved_runs(self) -> int:
-        """Return for how many repeats a part of the budget is reserved."""
+        """Return the number of repeats for which a part of the budget is reserved: see `RESERVED_FOR`."""
         wanted = (self.repeats - 1) * min(RESERVED_FOR, max(1, len(self.completed)))
         if self.typical_cost:
             return int(min(wanted, LARGEST_RESERVE * self.budget / self.typical_cost))
         return wanted
 
     def _proposed(self, most: int) -> list[Key]:
-        """Return several configurations that may be better than the best by the model, else neighbours of good ones."""
+        """Return new configurations: those that may be better than the best by the model, else neighbours of good ones.
+
+        They are at most `PROPOSED_AT_ONCE` and at most `most`; none if there are none of both kinds. Before a run has
+        completed, one is drawn at random.
+        """
         candidates = self.untried
         if not self.completed:
-            # There is nothing to learn from yet.
             return [candidates[self._random.integers(len(candidates))]]
         proposed: list[Key] = []
         while len(proposed) < min(PROPOSED_AT_ONCE, most):
@@ -276,7 +297,7 @@ class Search(Generic[Key]):
         return proposed
 
     def _promising(self, candidates: Sequence[Key]) -> Key | None:
-        """Return the candidate with the highest acquisition; None if no candidate may be better than the best."""
+        """Return the candidate with the highest `acquisition`; None if none has more than the score of the best."""
         best = self.best
         if not candidates or best is None:
             return None
@@ -295,7 +316,10 @@ class Search(Generic[Key]):
         return candidates[int(bounds.argmax())] if bounds.max() > self._score(best) else None
 
     def _neighbour(self, candidates: Sequence[Key]) -> Key | None:
-        """Return a candidate that differs in one parameter from the best, or else from one within noise of it."""
+        """Return, at random, a candidate that differs in one parameter from the best, or else from the next contender.
+
+        Only the first `CENTRES` contenders are considered. None if they have no neighbours among the candidates.
+        """
         for key in self.contenders[:CENTRES]:
             neighbours = [other for other in self.space.neighbours(key) if other in candidates]
             if neighbours:
@@ -308,21 +332,22 @@ class Search(Generic[Key]):
         return [len(values) for values in self.space.parameters.values()]
 
     def _score(self, configuration: Key) -> float:
-        """Return the mean of the logarithms of a configuration's values, the larger the better."""
+        """Return the mean of the logarithms of a configuration's values, with the sign by which larger is better."""
         return self._sign * float(np.mean(np.log(list(self.tried[configuration].values.values()))))
 
     def _best_of(self, configurations: Iterable[Key]) -> Key | None:
-        """Return the one with the best score among those with the most repeats; None without any."""
+        """Return the configuration with the best score of those that have the most repeats; None if there are none."""
         repeats = {key: len(self.tried[key].values) for key in configurations}
         most = max(repeats.values(), default=0)
         return max((key for key in repeats if repeats[key] == most), key=self._score, default=None)
 
 
 def acquisition(expected: ExpectedScores, completion: np.ndarray) -> np.ndarray:
-    """Return how good configurations may be: m + 2 s, the upper bound of a score with the mean m and the deviation s.
+    """Return how good each configuration may be: m + 2 s, where m is its expected score and s the standard deviation.
 
-    It is minus infinity where the probability to complete is below 5%. So what is uncertain is tried for what it may
-    be: below, the second configuration for its mean, the first for its deviation, and the third not at all.
+    It is −∞ for a configuration whose probability to complete is below 5%. In this example the first configuration is
+    above the second, although its mean is lower, because its score is less certain. The third would be the best, but it
+    probably does not complete.
 
     >>> expected = ExpectedScores(mean=np.array([1.0, 1.25, 2.0]), deviation=np.array([0.25, 0.0, 0.5]))
     >>> acquisition(expected, completion=np.array([1.0, 0.5, 0.01])).tolist()
@@ -333,11 +358,12 @@ def acquisition(expected: ExpectedScores, completion: np.ndarray) -> np.ndarray:
 
 
 def pooled_noise(values: Iterable[Sequence[float]]) -> float:
-    """Return the standard deviation of the logarithm of a run, given the values of the repeats of each configuration.
+    """Return the standard deviation of the logarithm of a run's value, from the values of each configuration's repeats.
 
-    It is √((4 · 0.02² + Σ (x − x̄)²) / (4 + Σ (n − 1))), with the logarithm x of a value, the mean x̄ of a configuration,
-    and its number of repeats n: the usual noise of 2% counts as four degrees of freedom. Two repeats whose
-    logarithms are 0.03 above and below their mean have √((0.0016 + 0.0018) / (4 + 1)) = √0.00068.
+    It is √((4 · 0.02² + Σ (x − x̄)²) / (4 + Σ (n − 1))). Here x is the logarithm of a value, x̄ is the mean of x over the
+    repeats of its configuration, and n is the number of these repeats. The usual noise of 2% counts as four degrees of
+    freedom. In this example, two repeats have logarithms 0.03 above and below their mean, so the result is
+    √((0.0016 + 0.0018) / (4 + 1)) = √0.00068:
 
     >>> round(pooled_noise([[math.exp(0.03), math.exp(-0.03)]]), 4)
     0.0261

@@ -1,12 +1,13 @@
-"""Models that predict how fast a combination of values is, and whether its run completes, from those that ran.
+"""Models that predict, from the combinations of values that ran, how good another one is and whether it completes.
 
-Each value of a parameter has an effect, and in the linear model each pair of values of two parameters, too: the score
-of a combination is
+In the linear model, each value of a parameter has an effect, and so has each pair of values of two parameters. The
+score of a combination is
 
     y = b + Σ_p α_p(v_p) + 0.4 Σ_p<q β_pq(v_p, v_q) + noise
 
-with the value v_p of each parameter p, the effects α of values and β of pairs, and what is common to all, b. Effects
-are normal around 0 with one variance, which is fitted, so those of pairs are expected to be 0.4 times as large.
+where v_p is the value of the parameter p, α_p(v_p) is its effect, β_pq(v_p, v_q) is the effect of a pair, and b is the
+same for all combinations. All α and β are assumed to be normally distributed around 0 with the same variance, which is
+fitted. Because of the factor 0.4, the effects of pairs are expected to be smaller than those of single values.
 """
 
 import itertools
@@ -17,12 +18,12 @@ import numpy as np
 
 from multicard.search.space import Levels
 
-# Expected size of the effects of pairs, relative to those of single values.
+# Expected size of the effect of a pair of values, divided by that of a single value.
 PAIR_EFFECT = 0.4
 
 
 class ExpectedScores(NamedTuple):
-    """The mean and the standard deviation of the score of each of some combinations."""
+    """Predicted scores of some combinations: a mean and a standard deviation for each."""
 
     mean: np.ndarray
     deviation: np.ndarray
@@ -31,11 +32,11 @@ class ExpectedScores(NamedTuple):
 def expected_scores(
     sizes: Sequence[int], scores: Mapping[Levels, float], combinations: Sequence[Levels]
 ) -> ExpectedScores:
-    """Return the scores to expect of combinations, by Bayesian ridge regression.
+    """Return the predicted scores of combinations, by Bayesian ridge regression.
 
-    `sizes`: how many values each parameter has. `scores`: those of the combinations that ran.
+    `sizes`: the number of values of each parameter. `scores`: the score of each combination that ran.
     """
-    # It is slow to import.
+    # scikit-learn takes long to import.
     from sklearn.linear_model import BayesianRidge
 
     model = BayesianRidge().fit(_with_pairs(_single_values(sizes, list(scores))), list(scores.values()))
@@ -46,15 +47,15 @@ def expected_scores(
 def completion_probabilities(
     sizes: Sequence[int], completed: Mapping[Levels, bool], combinations: Sequence[Levels]
 ) -> np.ndarray:
-    """Return the probabilities that runs of combinations complete, by logistic regression on single values.
+    """Return the probability that a run completes, for each combination, by logistic regression on single values.
 
-    `sizes`: how many values each parameter has. `completed`: whether the combinations that ran did. If all did, all are
-    expected to:
+    `sizes`: the number of values of each parameter. `completed`: for each combination that ran, whether all its runs
+    completed; at least one must be True. If all are True, all probabilities are 1:
 
     >>> completion_probabilities([2], {(0,): True}, [(0,), (1,)]).tolist()
     [1.0, 1.0]
     """
-    # It is slow to import.
+    # scikit-learn takes long to import.
     from sklearn.linear_model import LogisticRegression
 
     if all(completed.values()):
@@ -65,7 +66,9 @@ def completion_probabilities(
 
 
 def _single_values(sizes: Sequence[int], combinations: Sequence[Levels]) -> list[np.ndarray]:
-    """Return for each parameter a row per combination and a column per value: 1 if it has the value, less 1/size.
+    """Return for each parameter an array with a row per combination and a column per value of the parameter.
+
+    An entry is 1 − 1/size if the combination has the value, else −1/size:
 
     >>> [columns.tolist() for columns in _single_values([2, 2], [(0, 1)])]
     [[[0.5, -0.5]], [[-0.5, 0.5]]]
@@ -75,9 +78,9 @@ def _single_values(sizes: Sequence[int], combinations: Sequence[Levels]) -> list
 
 
 def _with_pairs(single: Sequence[np.ndarray]) -> np.ndarray:
-    """Return the columns of single values, then one for each pair of values of two parameters.
+    """Return the columns of single values, then a column for each pair of values of two parameters.
 
-    A pair has the product of its two columns times `PAIR_EFFECT`, so that the same effect counts as smaller:
+    The column of a pair is the product of the columns of its values, times `PAIR_EFFECT`:
 
     >>> _with_pairs(_single_values([2, 2], [(0, 1)])).tolist()
     [[0.5, -0.5, -0.5, 0.5, -0.1, 0.1, 0.1, -0.1]]

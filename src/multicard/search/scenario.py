@@ -1,4 +1,4 @@
-"""A scenario as a space to search: its configurations and their runs, those that need not run, and their results."""
+"""A scenario as a space to search: its configurations, those that are left out, and their runs and results."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,16 +30,16 @@ from multicard.stats.pool import Pool
 class RunResult:
     """The result of a run."""
 
-    # The measure that is the goal; None if the run did not complete.
+    # The value of the measure that the search optimizes; None if the run did not complete.
     value: float | None
     outcome: str
-    # Seconds that the run took.
+    # Wall time of the run in seconds; 0 if its record does not state it.
     cost_s: float
-    # True if the timings are synthetic.
+    # True if the run's times are synthetic and were not measured.
     synthetic: bool
-    # The most of any rank; None if it is not known or the run did not complete.
+    # Peak memory of the rank that used most; None if it is not known, or if the run did not complete.
     memory_bytes: float | None = None
-    # The reason why it did not complete, in words.
+    # Why the run did not complete, in words; None if it completed.
     reason: str | None = None
 
 
@@ -47,15 +47,16 @@ class RunResult:
 class Decision:
     """The answer of a search."""
 
+    # The best configuration.
     best: str
-    # The measure of the best.
+    # Its mean value, with an interval.
     value: Interval
-    # Configurations with repeats that are not significantly worse.
+    # Other contenders that are not shown to be worse or better than the best, also because they cannot be compared.
     tied: list[str]
 
 
 class ScenarioSpace:
-    """The configurations of a scenario that train; each is named by the id of its first repeat."""
+    """The configurations of a scenario, without ablated ones. The id of its first repeat names a configuration."""
 
     def __init__(self, experiment: Experiment, name: str, goal: str) -> None:
         """Plan a scenario; `goal` is `throughput` or `iteration_time`.
@@ -69,7 +70,7 @@ class ScenarioSpace:
         self.varied = {
             parameter: values
             for parameter, values in self.scenario.varied.items()
-            # A run without a part of its step trains nothing, so that it is no choice.
+            # An ablated run skips a part of its step and does not train, so it must not be chosen.
             if len(values) > 1 and parameter != "ablate"
         }
         if not self.varied:
@@ -78,7 +79,7 @@ class ScenarioSpace:
         self.maximize = goal == "throughput"
         unit = WORKLOADS[experiment.workload(name)].unit
         self.measure = unit.throughput if self.maximize else "iteration_time_s"
-        # The runs of each configuration.
+        # The runs of each configuration, in the order of their repeats.
         self.repeats: dict[str, list[Run]] = {}
         configurations: dict[Levels, str] = {}
         for values, runs in combinations(experiment, name).items():
@@ -89,24 +90,24 @@ class ScenarioSpace:
         self.space = Space(self.varied, configurations)
 
     def _levels(self, values: Sequence[Any]) -> Levels:
-        """Return which value each varied parameter has, given the values of all parameters that the scenario lists."""
+        """Return for each parameter in `varied` the index of its value; `values`: of all that the scenario varies."""
         stated = dict(zip(self.scenario.varied, values, strict=True))
         return tuple(listed.index(stated[parameter]) for parameter, listed in self.varied.items())
 
     def run(self, configuration: str, repeat: int) -> Run:
-        """Return a repeat of a configuration, from 1."""
+        """Return the run of a configuration with the number `repeat`, from 1."""
         return self.repeats[configuration][repeat - 1]
 
     def record(self, run: Run) -> Path:
-        """Return where the record of a run is."""
+        """Return the path of the record of a run."""
         return self.results / "runs" / run.id / RUN
 
     def target(self, run: Run) -> Path:
-        """Return the file of a run that is made last, after all from which its measures are read."""
+        """Return the path of the file of a run that is made last, after all files from which its measures are read."""
         return self.record(run).parent / ACTIVITY / ACTIVITY_INDEX
 
     def decide(self, search: Search[str]) -> Decision | None:
-        """Return the best configuration by the values that a search was told; None if none completed."""
+        """Return the best configuration by the results that a search has; None if no configuration completed."""
         best = search.best
         completed = search.completed
         if best is None:
@@ -127,18 +128,18 @@ class ScenarioSpace:
         return f"{show(self.measure, value)}{unit}"
 
     def describe(self, configuration: str) -> str:
-        """Return the values of the varied parameters in words."""
+        """Return the values of a configuration's varied parameters in words."""
         values = self.values(configuration)
         return statements(values, values)
 
     def values(self, configuration: str) -> dict[str, Any]:
-        """Return the values of the varied parameters."""
+        """Return the values of a configuration's varied parameters, by the names of the parameters."""
         levels = self.space.combinations[configuration][0]
         return {name: values[level] for (name, values), level in zip(self.varied.items(), levels, strict=True)}
 
     @property
     def learning_differences(self) -> list[str]:
-        """Facts that decide how much is learned from a sample, and differ among the configurations."""
+        """Names of facts that decide how much is learned from a sample, and that differ between configurations."""
         workload = WORKLOADS[self.experiment.workload(self.name)]
         learning = [workload.learning(as_columns(runs[0].parameters.model_dump())) for runs in self.repeats.values()]
         names = dict.fromkeys(name for facts in learning for name in facts)
@@ -146,11 +147,11 @@ class ScenarioSpace:
 
     @property
     def on_gpus(self) -> bool:
-        """True if all runs use GPUs, whose memory a batch may fill."""
+        """True if all runs use GPUs. Then a search may fill their memory."""
         return all(runs[0].parameters.device == "cuda" for runs in self.repeats.values())
 
     def cannot_run(self) -> dict[str, str]:
-        """Return the configurations that cannot run here, with the reason."""
+        """Return the configurations that cannot run here, each with the reason of its first repeat."""
         reasons = {}
         for key in self.repeats:
             reason = self.matrix.reasons[key]
@@ -159,14 +160,17 @@ class ScenarioSpace:
         return reasons
 
     def left_out(self) -> dict[str, str]:
-        """Return the configurations that are not tried, with the reason: they cannot run here, or may not fit."""
+        """Return the configurations that are not tried, each with the reason.
+
+        They cannot run here, or their estimated memory is more than a GPU has.
+        """
         too_large = [key for key in self.repeats if self.run(key, 1).exceeds_memory(self.matrix.machine)]
         return dict.fromkeys(too_large, "memory estimate above that of a GPU") | self.cannot_run()
 
     def result(self, run: Run) -> RunResult:
         """Read the result of a run.
 
-        Raises `UserError` if a file of it is missing or damaged, or it completed and has no value.
+        Raises `UserError` if a file of the run is missing or damaged, or if the run completed without a value above 0.
         """
         files = RunFiles.of(self.record(run).parent)
         record = files.record
@@ -189,7 +193,7 @@ class ScenarioSpace:
 
 
 def _peak_memory(measures: dict[str, Any]) -> float | None:
-    """Return the most bytes that a rank used, reserved ones preferred; None if they are not known."""
+    """Return the peak memory in bytes: reserved by PyTorch if that is known, else allocated; None if neither is."""
     for name in ("peak_reserved_bytes", "peak_memory_bytes"):
         if pd.notna(measures.get(name)):
             return measures[name]

@@ -1,4 +1,4 @@
-"""Run what a search asks for until it ends, and record each run with how far the search had got."""
+"""Make the runs that a search asks for, until it ends, and note each with the state of the search after it."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -11,14 +11,14 @@ from multicard.search.scenario import RunResult, ScenarioSpace
 
 @dataclass(frozen=True)
 class Trial:
-    """A run of a search, and how far the search had got with it."""
+    """A run of a search, and the state of the search after it."""
 
     run: str
     request: RunRequest[str]
     result: RunResult
-    # Mean of the best configuration; None while none completed.
+    # Mean value of the best configuration after this run; None if none had completed.
     best_so_far: float | None
-    # Seconds of all runs up to this one.
+    # Seconds of all runs together, up to and including this one.
     spent_s: float
 
     def row(self, space: ScenarioSpace) -> dict[str, Any]:
@@ -42,7 +42,7 @@ class SearchLog:
     """The runs of a search; made by `run_search`."""
 
     trials: list[Trial] = field(default_factory=list)
-    # The run that ended the search before its time, in words; None if it went to its end.
+    # The run with a fatal outcome that ended the search, in words; None if the search ended by itself.
     failure: str | None = None
 
 
@@ -52,15 +52,15 @@ def run_search(
     make: Callable[[Sequence[Run]], None],
     report: Callable[[str], None],
 ) -> SearchLog:
-    """Run what a search asks for until it ends, or an outcome is fatal to it.
+    """Make the runs that a search asks for, until it ends, or until a run has an outcome that is fatal to it.
 
-    `make`: makes runs and reads their traces; raises where that fails. `report`: takes a line after each run, and one
-    when no new configurations are tried any more, or no repeats.
+    `make`: makes runs and reads their traces; raises an error if that fails. `report`: called with a line after each
+    run, when no new configurations are tried any more, and when no repeats run any more.
     """
     log = SearchLog()
     recorded = [run for runs in space.repeats.values() for run in runs if space.record(run).is_file()]
     if recorded:
-        # They are made again if the data have changed.
+        # `make` makes a run that has a record only if its data have changed since.
         make(recorded)
     requests = search.ask()
     while requests:
@@ -88,7 +88,7 @@ def run_search(
 
 
 def _failure(space: ScenarioSpace, request: RunRequest[str], run: Run, result: RunResult) -> str:
-    """Return which run ended the search, and where to look."""
+    """Return in words which run ended the search, why, and where its log is."""
     outcome = result.outcome.replace("_", " ")
     reason = f": {result.reason}" if result.reason else ""
     folder = space.record(run).parent
@@ -99,7 +99,7 @@ def _failure(space: ScenarioSpace, request: RunRequest[str], run: Run, result: R
 
 
 def _progress(search: Search[str], space: ScenarioSpace, request: RunRequest[str], result: RunResult) -> str:
-    """Return the result of a run, and the best so far, in a line."""
+    """Return a line with the result of a run, and with the best configuration so far."""
     outcome = space.format(result.value) if result.value else result.outcome.replace("_", " ")
     repeat = f"repeat {request.repeat} of " if request.repeat > 1 else ""
     tried = f"tried {repeat}{space.describe(request.configuration)}: {outcome}"

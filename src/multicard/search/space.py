@@ -1,4 +1,4 @@
-"""The finite space that a search chooses from."""
+"""The finite space of configurations that a search chooses from."""
 
 import operator
 from collections.abc import Hashable, Mapping, Sequence
@@ -6,33 +6,34 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Generic, TypeVar
 
-# The index of each parameter's value in the list of its values.
+# A combination of values: for each parameter, the index of its value in the list of the parameter's values.
 Levels = tuple[int, ...]
-# Names a configuration.
+# Identifies a configuration.
 Key = TypeVar("Key", bound=Hashable)
 
 
 @dataclass(frozen=True)
 class Space(Generic[Key]):
-    """Combinations of values of some parameters, and the configurations that they stand for."""
+    """Combinations of values of some parameters, and the configuration of each combination."""
 
     # The values of each parameter.
     parameters: Mapping[str, Sequence[Any]]
-    # The configuration of each combination. Several combinations have the same where a parameter has no effect.
+    # The configuration of each combination. If a parameter has no effect beside the values of others, several
+    # combinations have the same configuration.
     configurations: Mapping[Levels, Key]
 
     @cached_property
     def combinations(self) -> dict[Key, list[Levels]]:
-        """The combinations that stand for each configuration, in the order of `configurations`."""
+        """The combinations of each configuration, in the order of `configurations`."""
         combinations: dict[Key, list[Levels]] = {}
         for levels, key in self.configurations.items():
             combinations.setdefault(key, []).append(levels)
         return combinations
 
     def neighbours(self, key: Key) -> list[Key]:
-        """Return the configurations that differ from one in the value of a single parameter.
+        """Return the configurations that differ from `key` in the value of exactly one parameter.
 
-        A configuration occurs once for each of its combinations that does.
+        If several combinations of a configuration differ so, the configuration is returned several times.
 
         >>> space = Space({"a": [1, 2], "b": [1, 2]}, {(0, 0): "x", (0, 1): "y", (1, 0): "z", (1, 1): "w"})
         >>> space.neighbours("x")
@@ -46,4 +47,5 @@ class Space(Generic[Key]):
 
 
 def _differences(first: Levels, second: Levels) -> int:
+    """Return the number of parameters whose values differ."""
     return sum(map(operator.ne, first, second))

@@ -1,4 +1,4 @@
-"""A scenario with other values of its parameters, or with all batch sizes that may be tried."""
+"""Replace values of a scenario's parameters by those of `--vary`, or by all batch sizes that may be tried."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,32 +14,33 @@ from multicard.runs.parameters import ARGS, flat, nested
 from multicard.search.batch import MOST_REPEATS
 from multicard.search.batch_sizes import sizes
 
-# The value that stands for all batch sizes, and the parameter that has it but for users' own ones.
+# The value that stands for all batch sizes. It is allowed for `BATCH_SIZE`, and for users' own parameters.
 AUTO, BATCH_SIZE = "auto", "batch_size"
-# The largest batch to try if none is stated.
+# The largest batch to try if the user states none.
 LARGEST_BATCH = 65_536
-# Parameters whose value is right for one batch size only.
+# Parameters whose value is right for one batch size only, so that they must not be set if batch sizes are searched.
 OF_ONE_BATCH_SIZE = ("samples_per_step", "samples_per_device")
-# Booleans as a configuration file states them.
+# The texts of booleans, as a configuration file states them.
 BOOLEANS = {"true": True, "false": False}
 
 
 @dataclass(frozen=True)
 class AutoBatch:
-    """A parameter whose values are batch sizes to choose from."""
+    """A parameter whose batch size is searched for."""
 
     parameter: str
-    # The size to begin with, and the largest to try.
+    # The size that the search begins with.
     start: int
+    # The largest size that it may try.
     largest: int
 
 
 @dataclass(frozen=True)
 class Variation:
-    """A configuration with a single scenario, whose values were replaced."""
+    """A configuration with a single scenario, in which values of parameters were replaced."""
 
     config: dict[str, Any]
-    # None if all values are stated.
+    # The batch size to search for; None if no parameter has the value `AUTO`.
     auto: AutoBatch | None
 
 
@@ -51,11 +52,12 @@ def vary_scenario(
     goal: str,
     largest: int | None,
 ) -> Variation:
-    """Return a configuration with that scenario alone and other values of its parameters.
+    """Return a configuration with the scenario `name` alone, in which parameters have the values of `vary`.
 
-    `vary`: parameters with their values, as `--vary` states them. `largest`: the largest batch to try of a parameter
-    whose value is `AUTO`.
-    Raises `UserError` if these do not fit together, or the scenario's batch size cannot be chosen.
+    `vary`: parameters with their values, as `--vary` states them. `goal`: measure to optimize. `largest`: the largest
+    batch to try, for a parameter whose value is `AUTO`; None for `LARGEST_BATCH`.
+
+    Raises `UserError` if these do not fit together, or if the scenario's batch size cannot be searched for.
     """
     scenario = config["scenarios"][name]
     stated = _values(vary, WORKLOADS[experiment.workload(name)].parameters.model_fields)
@@ -80,7 +82,12 @@ def vary_scenario(
 
 
 def _values(vary: Sequence[tuple[str, list[Any]]], fields: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """Return values by the name of their column: a parameter that is none of the workload's is the user's own."""
+    """Return the values of each parameter, by its column name.
+
+    If the workload has parameters of the user's own, a name that is not one of its `fields` is such a parameter.
+
+    Raises `UserError` if a parameter is named twice.
+    """
     values: dict[str, list[Any]] = {}
     for parameter, listed in vary:
         is_users = ARGS in fields and parameter not in fields
@@ -92,7 +99,11 @@ def _values(vary: Sequence[tuple[str, list[Any]]], fields: Mapping[str, Any]) ->
 
 
 def _auto_parameter(values: Mapping[str, list[Any]], goal: str, largest: int | None) -> str | None:
-    """Return the parameter whose value is `AUTO`; None without one."""
+    """Return the parameter whose only value is `AUTO`; None if there is none.
+
+    Raises `UserError` if `largest` is given without such a parameter. With one, it is raised if the goal is not
+    throughput, if a second parameter has the value `AUTO`, or if the parameter has other values, too.
+    """
     automatic = [key for key in values if AUTO in values[key] and (key == BATCH_SIZE or key.startswith(ARGS_PREFIX))]
     if not automatic:
         if largest is not None:
@@ -106,10 +117,14 @@ def _auto_parameter(values: Mapping[str, list[Any]], goal: str, largest: int | N
 
 
 def _auto_batch(experiment: Experiment, name: str, parameter: str, largest: int) -> AutoBatch:
-    """Return batch sizes to choose from, which begin with the scenario's own."""
+    """Return the search for a batch size, which begins with the one that the first run of the scenario has.
+
+    Raises `UserError` if that is not a batch size, if `largest` is below 1, or if a parameter in `OF_ONE_BATCH_SIZE` is
+    set.
+    """
     stated = flat(expand_scenario(experiment, name)[0].parameters.model_dump())
     start = stated.get(parameter)
-    # A bool is an int, too, but no batch size.
+    # `isinstance` would also accept a bool.
     if type(start) is not int or start < 1:
         raise UserError(f"--vary {AUTO}: {parameter} of {name} is {start!r}, expected a batch size to begin with")
     if largest < 1:
@@ -124,6 +139,7 @@ def _auto_batch(experiment: Experiment, name: str, parameter: str, largest: int)
 
 
 def _refuse_other_varied(name: str, varied: Mapping[str, list[Any]], auto: AutoBatch) -> None:
+    """Raise `UserError` if another parameter than that of the batch size has several values."""
     for key, values in varied.items():
         if len(values) > 1 and key != auto.parameter:
             option = f"--vary {key.removeprefix(ARGS_PREFIX)}={values[0]}"
@@ -131,7 +147,10 @@ def _refuse_other_varied(name: str, varied: Mapping[str, list[Any]], auto: AutoB
 
 
 def _drawable(figures: Sequence[str], varied: Mapping[str, list[Any]]) -> list[str]:
-    """Return the figures whose axis still varies, so that the configuration is valid."""
+    """Return the figures that have no axis, or whose axis has several values; `step_breakdown` if there are none.
+
+    A configuration with other figures would be refused.
+    """
     axes = {figure: FIGURES[figure].axis for figure in figures}
     drawable = [figure for figure, axis in axes.items() if not axis or len(varied.get(axis, [])) > 1]
     return drawable or ["step_breakdown"]
