@@ -1,1 +1,1 @@
-"""What was measured: the files of runs, the tables of scenarios, and `Results`, by which all questions are answered."""
+"""Measurements: the files of each run, the tables of each scenario, and `Results`, the class that analyses read."""

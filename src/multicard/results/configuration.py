@@ -17,24 +17,27 @@ from multicard.stats.samples import geometric_mean
 
 DEVICE_WORDS = {"cpu": "CPU process", "cuda": "GPU"}
 
-# How a run is observed: parameters that leave its measured steps as they are.
+# Parameters that state how a run is observed. They do not change its measured steps.
 OBSERVATION = ("profiled_steps", "profiler", "save")
 
-WHOLE_STEP = "none"  # the value of `ablate` of a run that had all parts of its step
+WHOLE_STEP = "none"  # the value of `ablate` in a run that skips no part of its step
 
 Item = TypeVar("Item")
 
 
 class Block(NamedTuple):
-    """Runs that ran in turn, each of another configuration: a repeat of a group of scenarios that share runs."""
+    """The key of a block: one repeat of all configurations in a group of scenarios that share runs.
 
-    group: tuple[str, ...]
+    The runs of a block are of different configurations, and run one after another.
+    """
+
+    group: tuple[str, ...]  # names of the scenarios; empty if they are not known
     repeat: int
 
 
 @dataclass(frozen=True)
 class MeasuredRun:
-    """One run: `values` holds its outcome, parameters and measures, without those that are empty."""
+    """One run: `values` is its row of measures.csv (outcome, parameters, measures) without the empty cells."""
 
     run: str
     values: Mapping[str, Any]
@@ -52,21 +55,21 @@ class MeasuredRun:
 
     @property
     def is_ablated(self) -> bool:
-        """True if the run went without a part of its step, and so trained nothing."""
+        """True if the run skipped a part of its step, to measure what the part costs. Such a run trains nothing."""
         return self.values.get("ablate", WHOLE_STEP) != WHOLE_STEP
 
     @property
     def repeat(self) -> int:
-        """Its number among the repeats of its configuration."""
+        """The number of this run among the repeats of its configuration, from 1; 1 if none is recorded."""
         return self.values.get("repeat", 1)
 
     @property
     def block(self) -> Block:
-        """The block in which it ran: its repeat, in its group of scenarios."""
+        """The key of the block in which the run ran."""
         return Block(self.provenance.group, self.repeat)
 
     def number(self, name: str) -> float | None:
-        """Return a measure; None where there is none."""
+        """Return the value of a column as a float; None if it is missing, text, a boolean or not finite."""
         value = self.values.get(name)
         if not isinstance(value, int | float) or isinstance(value, bool):
             return None
@@ -75,20 +78,23 @@ class MeasuredRun:
 
 @dataclass(frozen=True)
 class Configuration:
-    """Runs that differ only in their repeat, on one kind of machine with the same versions."""
+    """Runs that differ only in their repeat, made on equal machines with the same versions.
 
-    parameters: Mapping[str, Any]
+    Machines are equal if `Provenance.machine` is, including the number of GPUs.
+    """
+
+    parameters: Mapping[str, Any]  # without `repeat`
     provenance: Provenance
     runs: tuple[MeasuredRun, ...]
 
     @cached_property
     def key(self) -> tuple[Any, ...]:
-        """Machine, versions and parameters, which no other configuration of the same results has."""
+        """Machine, versions and parameters: a key that is unique among the configurations of one `Results`."""
         return (self.provenance.machine, self.provenance.versions, *configuration_key(self.parameters, ()))
 
     @property
     def workload(self) -> Workload:
-        """Its kind of job."""
+        """The workload that the runs train."""
         return WORKLOADS[self["workload"]]
 
     @property
@@ -97,49 +103,65 @@ class Configuration:
         return [run for run in self.runs if run.is_completed]
 
     def values(self, measure: str) -> list[float]:
-        """Return the values of a measure over the completed repeats that have it."""
+        """Return the values of a measure, one for each completed repeat that has it."""
         return list(self.blocks(measure).values())
 
     def blocks(self, measure: str) -> dict[Block, float]:
-        """Return the values of a measure by block, over the completed repeats that have it."""
+        """Return the values of a measure by block. Repeats that did not complete or lack the measure are left out."""
         return {run.block: value for run in self.completed if (value := run.number(measure)) is not None}
 
     def by_repeat(self, measure: str) -> dict[int, float]:
-        """Return the values of a measure by number of the repeat, which runs of other groups have too."""
+        """Return the values of a measure by the number of the repeat.
+
+        Unlike a block, this number can be matched with that of a run from another group of scenarios.
+        """
         return {block.repeat: value for block, value in self.blocks(measure).items()}
 
     def mean(self, measure: str) -> float | None:
-        """Return the geometric mean of a measure over the completed repeats that have it; None without one."""
+        """Return the geometric mean of a measure over the completed repeats that have it.
+
+        None if no repeat has it, or if one of the values is not above zero.
+        """
         return geometric_mean(self.blocks(measure))
 
     @property
     def rate(self) -> str:
-        """The measure of speed: distinct images, or tokens without padding, per second."""
+        """Name of the measure of throughput: distinct samples or images, or tokens without padding, per second."""
         return self.workload.unit.throughput
 
     def default(self, parameter: str) -> Any:
-        """Return the default of a parameter of its workload, as a table has it; None of other parameters."""
+        """Return the default of a parameter, in the form of a table's cell.
+
+        None if the workload has no such parameter, or the parameter has no default.
+        """
         field = self.workload.parameters.model_fields.get(parameter)
         return None if field is None or field.is_required() else as_columns({parameter: field.default})[parameter]
 
     def naming(self, parameters: Iterable[str]) -> str:
-        """Return the values of some parameters as a configuration file states them, the user's own without `args`."""
+        """Return some parameters and their values as a configuration file states them: "devices: 2, precision: bf16".
+
+        The user's own parameters are named without the prefix `args.`.
+        """
         return statements(self.parameters, parameters)
 
     def __getitem__(self, parameter: str) -> Any:
         return self.parameters.get(parameter)
 
-    def rest(self, besides: Iterable[str]) -> tuple[Any, ...]:
-        """Return what configurations that differ at most in these parameters have in common, and their machine's kind.
+    def rest(self, ignored: Iterable[str]) -> tuple[Any, ...]:
+        """Return a key that is equal for configurations that differ at most in the parameters `ignored`.
 
-        So are the versions, with the profiler that was used unless `profiler` is one of the parameters.
+        It consists of the kind of machine (without the number of GPUs), the versions, and all other parameters. The
+        versions name the profiler that observed the run, unless the parameter `profiler` is ignored.
         """
-        besides = set(besides)
-        versions = self.provenance.software if "profiler" in besides else self.provenance.versions
-        return (self.provenance.kind, versions, *configuration_key(self.parameters, besides))
+        ignored = set(ignored)
+        versions = self.provenance.software if "profiler" in ignored else self.provenance.versions
+        return (self.provenance.kind, versions, *configuration_key(self.parameters, ignored))
 
     def words(self, without: Iterable[str] = (), in_short: bool = False) -> str:
-        """Describe the configuration: its headline, then, unless in short, what differs from the defaults.
+        """Describe the configuration: its headline parameters, then the others that differ from their defaults.
+
+        `without`: parameters to leave out. `in_short`: True for the headline parameters alone. Parameters that are None
+        are left out.
 
         >>> Configuration({"workload": "llm", "model": "tiny", "technique": "lora", "dataset": "chats", "device": "cpu",
         ...     "devices": 2, "precision": "fp32", "packed": True, "steps": 50}, Provenance(), ()).words()
@@ -161,7 +183,7 @@ class Configuration:
 
 
 def configurations_of(runs: Iterable[MeasuredRun]) -> list[Configuration]:
-    """Group runs by all but their repeat, on one kind of machine with the same versions, in the order of the first."""
+    """Group runs that differ only in their repeat, in the order of their first runs; see `Configuration`."""
     groups = grouped(runs, lambda run: (run.provenance.machine, run.provenance.versions, configuration_key(run.values)))
     configurations = []
     for alike in groups.values():
@@ -172,7 +194,7 @@ def configurations_of(runs: Iterable[MeasuredRun]) -> list[Configuration]:
 
 
 def _parameter_names(run: MeasuredRun) -> list[str]:
-    """Return the parameters of the run's workload, but for the repeat; the user's own one by one."""
+    """Return the names of the parameters of the run's workload without `repeat`, then those of the user's own."""
     # Sorted, since scenarios may state them in any order.
     users_own = sorted(name for name in run.values if name.startswith(ARGS_PREFIX))
     fields = WORKLOADS[run.values["workload"]].parameters.model_fields
@@ -182,10 +204,10 @@ def _parameter_names(run: MeasuredRun) -> list[str]:
 def observed_once(
     items: Sequence[Item], job: Callable[[Item], Hashable], block_count: Callable[[Item], int]
 ) -> list[Item]:
-    """Return the items that count, in their order: of each job the one with the most blocks, else the first.
+    """Return one item for each job, in the order of `items`: the one that was measured in the most blocks.
 
-    Results have no say in it. `job` is equal for items that differ only in what is no part of the job, as how it is
-    observed.
+    If several items of a job have equally many blocks, the first is returned. What was measured does not affect the
+    choice. `job` returns a key that is equal for items that do the same job, for example with different profilers.
 
     >>> observed_once(["nsys 3", "none 5", "other 1"], lambda item: item.startswith("o"), lambda item: int(item[-1]))
     ['none 5', 'other 1']

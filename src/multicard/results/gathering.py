@@ -1,4 +1,4 @@
-"""The gathered tables of a scenario: the recorded tables of all its runs joined, one table of each name."""
+"""The gathered tables of a scenario: for each name, the rows of all its runs in one table."""
 
 import json
 from collections.abc import Iterable
@@ -16,7 +16,9 @@ from multicard.results.tables import RUNS_INFO, SCHEMAS, with_run
 
 
 def tables_of(run: Path | RunFiles) -> dict[str, pa.Table]:
-    """Return the tables of one run by name, with `run` as the first column; only `runs_info` if it did not complete.
+    """Return the tables of one run by name, with `run` as the first column.
+
+    A run that did not complete has only the table `runs_info`.
 
     Raises `UserError` if a file of the run is missing or damaged.
     """
@@ -33,7 +35,10 @@ def tables_of(run: Path | RunFiles) -> dict[str, pa.Table]:
 
 
 def joined(tables_of_runs: Iterable[dict[str, pa.Table]]) -> dict[str, pa.Table]:
-    """Join the tables that `tables_of` returned for several runs: a table of each name, empty if no run has one."""
+    """Join the tables that `tables_of` returned for several runs.
+
+    The result has every table of `SCHEMAS`; a table that no run has is without rows.
+    """
     parts: dict[str, list[pa.Table]] = {}
     for name, schema in SCHEMAS.items():
         parts[name] = [with_run(schema).empty_table()]
@@ -44,25 +49,25 @@ def joined(tables_of_runs: Iterable[dict[str, pa.Table]]) -> dict[str, pa.Table]
 
 
 def store(tables: dict[str, pa.Table], folder: Path) -> None:
-    """Write tables into a scenario's folder."""
+    """Write each table as `<name>.parquet` into a scenario's folder."""
     for name, table in tables.items():
         with atomic_write(folder / f"{name}.parquet") as temporary:
             pq.write_table(table, temporary)
 
 
 def _with_run_column(table: pa.Table, name: str, run: str) -> pa.Table:
-    """Return the columns of the schema `name`, after a column `run` with the name of the run in all rows."""
+    """Return the columns of `SCHEMAS[name]`, preceded by a column `run` that holds the name of the run in each row."""
     columns = table.select(SCHEMAS[name].names)
     run_names = pa.array([run] * table.num_rows, pa.string())
-    # The tables made from DataFrames carry metadata of pandas, which is not stored.
+    # Tables that were made from DataFrames carry pandas' metadata. It is removed, so that it is not stored.
     return columns.replace_schema_metadata(None).add_column(0, "run", run_names)
 
 
 def _info(run: RunFiles) -> dict[str, Any]:
     """Return the row of `runs_info`: the machine, versions and variables of a run.
 
-    A completed run also has `traced_steps`, the mean number of steps that its trace shows of a process (None if it
-    shows none), and `trace_missing`.
+    A completed run also has `traced_steps` and `trace_missing`. `traced_steps` is the number of steps in the trace of
+    one process, averaged over the processes; None if the trace shows no step.
     """
     record = run.record
     origin = provenance.provenance_of(record)

@@ -1,4 +1,4 @@
-"""Where, with what and on which data a run was made."""
+"""The provenance of a run: its machine, the versions of its software, and its data."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,10 +10,10 @@ import pyarrow as pa
 from multicard.runs.environment import gpu_names, is_synthetic, machine_in_words, smallest_gpu_bytes, versions_in_words
 from multicard.runs.record import RunRecord
 
-_GPU_COUNT = re.compile(r"(?:^|(?<=, ))\d+ × ")  # in the name of a machine
-_PROFILER = re.compile(r"(?:^|, )profiler \w+")  # among versions
+_GPU_COUNT = re.compile(r"(?:^|(?<=, ))\d+ × ")  # such as "4 × " in `Provenance.machine`
+_PROFILER = re.compile(r"(?:^|, )profiler \w+")  # such as ", profiler nsys" in `Provenance.versions`
 
-# Columns of `runs_info` that hold a provenance, by the names of its fields.
+# The columns of `runs_info` that hold a `Provenance`: one for each of its fields, with the same name.
 SCHEMA = pa.schema(
     {
         "machine": pa.string(),
@@ -30,7 +30,7 @@ SCHEMA = pa.schema(
 
 @dataclass(frozen=True)
 class Provenance:
-    """Machine, versions and data of a run; None where its record does not say."""
+    """Machine, versions and data of a run. A field is None, or an empty collection, if it was not recorded."""
 
     # GPUs, processor and CPUs in words, such as "4 × NVIDIA H100, AMD EPYC 9334, 128 CPUs".
     machine: str | None = None
@@ -38,20 +38,20 @@ class Provenance:
     versions: str | None = None
     # Names of the kinds of GPUs, joined by commas.
     gpu: str | None = None
-    # Memory of the smallest GPU.
+    # Memory of the GPU that has least.
     gpu_memory_bytes: int | None = None
-    # NUMA nodes that its ranks ran on, so the machine has at least as many.
+    # NUMA nodes of the CPUs that the ranks were bound to; the machine may have more. Empty if not recorded.
     numa_nodes: frozenset[int] = frozenset()
-    # CPUs of a node that its job could use.
+    # Number of CPUs of a node that the job could use.
     usable_cpus: int | None = None
-    # Kind of the data set.
+    # The `source` of the data set in the configuration, such as "imagefolder".
     data_source: str | None = None
-    # Scenarios whose runs it ran among, block by block; empty where that is not known.
+    # The group of scenarios in whose blocks the run ran: the scenarios that share runs with its own, and its own.
     group: tuple[str, ...] = ()
 
     @property
     def kind(self) -> str | None:
-        """The kind of machine, whichever part of its GPUs a job was given, as by Slurm.
+        """The machine without the numbers of its GPUs, because Slurm may give a job only some of them.
 
         >>> Provenance("4 × NVIDIA H100, AMD EPYC 9334, 128 CPUs").kind
         'NVIDIA H100, AMD EPYC 9334, 128 CPUs'
@@ -60,7 +60,7 @@ class Provenance:
 
     @property
     def gpu_count(self) -> int | None:
-        """Number of GPUs of a node that its job could use, of all kinds; None where none is recorded.
+        """Number of GPUs of a node that the job could use, all kinds together; None if no GPU is recorded.
 
         >>> Provenance("4 × NVIDIA H100, AMD EPYC 9334, 128 CPUs").gpu_count
         4
@@ -70,7 +70,7 @@ class Provenance:
 
     @property
     def software(self) -> str | None:
-        """The versions, whichever profiler observed the run; None where the record does not say.
+        """The versions without the name of the profiler; None if nothing else is recorded.
 
         >>> Provenance(versions="torch 2.11.0, profiler nsys, train.py 0a1b2c").software
         'torch 2.11.0, train.py 0a1b2c'
@@ -79,12 +79,12 @@ class Provenance:
 
     @property
     def is_synthetic(self) -> bool:
-        """True if timings are invented, by the name of the machine or of its GPUs."""
+        """True if the name of the machine or of its GPUs is marked as synthetic: the timings are then invented."""
         return is_synthetic((self.machine, self.gpu))
 
 
 def provenance_of(record: RunRecord) -> Provenance:
-    """Return the provenance of a run by its record."""
+    """Return the provenance that the record of a run states."""
     hardware = record.hardware
     bindings = [rank.binding for rank in record.ranks if rank.binding]
     return Provenance(
@@ -100,13 +100,13 @@ def provenance_of(record: RunRecord) -> Provenance:
 
 
 def as_cells(provenance: Provenance) -> dict[str, Any]:
-    """Return a provenance as cells of `SCHEMA`."""
+    """Return a provenance as a row of a table with the columns of `SCHEMA`."""
     cells = {name: getattr(provenance, name) for name in SCHEMA.names}
     return cells | {"numa_nodes": sorted(provenance.numa_nodes), "group": list(provenance.group)}
 
 
 def from_cells(cells: Mapping[str, Any]) -> Provenance:
-    """Return the provenance that a row of `runs_info` holds, as Arrow gives it."""
+    """Return the provenance that a row of `runs_info` holds; `cells`: the row from `pyarrow.Table.to_pylist`."""
     stated = {name: cells[name] for name in SCHEMA.names}
     return Provenance(
         **stated | {"numa_nodes": frozenset(cells["numa_nodes"] or ()), "group": tuple(cells["group"] or ())}
@@ -114,7 +114,10 @@ def from_cells(cells: Mapping[str, Any]) -> Provenance:
 
 
 def distinguishing_words(places: Sequence[tuple[str | None, str | None]]) -> list[str]:
-    """Return what distinguishes each machine with its versions from the others; empty where nothing does.
+    """Return for each place, a pair of machine and versions, the words that distinguish it from the others.
+
+    These are the parts between commas that not all places have, such as the processor. If all places are equal, the
+    words of each are empty. A place without a part of its own, among others that have some, gets its first part.
 
     >>> distinguishing_words([("H100, EPYC", "torch 2.11.0, python 3.12"), ("H100, Xeon", "torch 2.10.0, python 3.12")])
     ['EPYC, torch 2.11.0', 'Xeon, torch 2.10.0']

@@ -1,4 +1,4 @@
-"""`Results`: the measured runs, from which answers, figures, reports and commands are made."""
+"""`Results`: the measured runs of one or several scenarios. Analyses, figures, reports and commands start from it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -29,14 +29,17 @@ class Results:
 
     # A row per run with a record: `run`, `outcome`, its parameters and measures.
     measures: pd.DataFrame
-    # The provenance of each run by its name. A run without one counts as made on an unknown machine, the same for all.
+    # The provenance of each run by its name. A run that is missing here gets `Provenance()`, so all such runs count as
+    # made on one unknown machine.
     provenances: Mapping[str, Provenance] = field(default_factory=dict)
-    # The files that hold these runs; none of results that were not read from a scenario's folder.
+    # The tables of each scenario that was read; empty if the results were not read from folders.
     scenarios: tuple[ScenarioTables, ...] = ()
 
     @classmethod
     def read(cls, folder: Path, scenarios: Sequence[str] | None = None) -> "Results":
-        """Read the tables that the workflow left in a results folder, for the named `scenarios`, by default for all.
+        """Read the tables that the workflow wrote to a results folder.
+
+        `scenarios`: names of the scenarios to read, by default all that have a table of measures.
 
         Raises `UserError` if the folder does not exist, or a table is missing, altered or does not parse.
         """
@@ -56,14 +59,17 @@ class Results:
 
     @classmethod
     def joined(cls, results: "Sequence[Results]") -> "Results":
-        """Join the results of scenarios. A run that several share is there once, as in the first that has it."""
+        """Join the results of several scenarios.
+
+        A run that several scenarios have is taken once, from the first of them.
+        """
         if len(results) == 1:
             return results[0]
         frames = [scenario.measures for scenario in results if len(scenario.measures)]
         no_runs = pd.DataFrame(columns=["run", "outcome", "workload"])
         measures = pd.concat(frames, ignore_index=True) if frames else no_runs
         provenances: dict[str, Provenance] = {}
-        # Reversed, so that the first scenario with a run decides here, too.
+        # Reversed, so that the provenance of a shared run, too, is from the first scenario that has the run.
         for scenario in reversed(results):
             provenances.update(scenario.provenances)
         tables = tuple(table for scenario in results for table in scenario.scenarios)
@@ -85,11 +91,11 @@ class Results:
         return runs
 
     def configurations(self) -> list[Configuration]:
-        """Return the configurations that had all parts of their step, in the order of their first runs."""
+        """Return the configurations whose runs skipped no part of their step, in the order of their first runs."""
         return [configuration for configuration in self._configurations if not configuration.runs[0].is_ablated]
 
     def ablated(self) -> list[Configuration]:
-        """Return the configurations whose runs went without a part of their step, and so trained nothing."""
+        """Return the configurations whose runs skipped a part of their step, in the order of their first runs."""
         return [configuration for configuration in self._configurations if configuration.runs[0].is_ablated]
 
     @cached_property
@@ -97,21 +103,23 @@ class Results:
         return configurations_of(self.runs)
 
     def pool(self, measure: str) -> Pool:
-        """Return the estimator of a measure over repeats, by the keys of `configurations`.
+        """Return the estimator of a measure over repeats. Its keys are those of `configurations` (`Configuration.key`).
 
-        Its means are geometric, but arithmetic for shares and for measures with a value of zero or less.
+        Its means are geometric. They are arithmetic if the measure is shown in percent, or if any of its values is zero
+        or less.
         """
         samples = {configuration.key: configuration.blocks(measure) for configuration in self.configurations()}
         numbers = [number for sample in samples.values() for number in sample.values()]
         unit = units_of(measure)
         has_logs = unit is not PERCENT and all(number > 0 for number in numbers)
-        # Bytes are counted, not timed: equal repeats show that they do not scatter.
+        # Bytes are counted, not timed, so repeats with equal bytes show that there is no scatter.
         return Pool(samples, has_logs, exact=unit is BYTES)
 
     def means(self, measure: str) -> list[Interval | None]:
-        """Return the mean of a measure for each of `configurations`, by `pool`; None where no run has a value.
+        """Return the mean of a measure for each of `configurations`, by `pool`; None if no run of it has a value.
 
-        Shares have arithmetic means, whose bounds stay within 0 and 1: here 0.1 ± 4.30 · 0.1 / √3.
+        The mean of a share is arithmetic, and its bounds are cut to the range from 0 to 1. The bounds of this mean are
+        0.1 ± 4.30 · 0.1 / √3 before they are cut:
 
         >>> shares = {"workload": "vision", "outcome": "completed", "repeat": [1, 2, 3], "data_share": [0.0, 0.1, 0.2]}
         >>> [mean] = Results(pd.DataFrame({"run": ["a", "b", "c"], **shares})).means("data_share")
@@ -122,38 +130,41 @@ class Results:
         pool = self.pool(measure)
         means = [pool.mean(configuration.key) for configuration in configurations]
         numbers = [number for configuration in configurations for number in configuration.values(measure)]
-        # Not all columns in percent are shares: an overhead may be below 0. So the values decide, too.
+        # Not every measure in percent is a share: an overhead may be below 0. So the values must be from 0 to 1, too.
         is_share = units_of(measure) is PERCENT and all(0 <= number <= 1 for number in numbers)
         if not is_share:
             return means
         return [mean and mean.map(_within_one) for mean in means]
 
     def frame(self) -> pd.DataFrame:
-        """Return a row per run that had all parts of its step: its outcome, parameters and measures."""
+        """Return the rows of `measures` for the runs that skipped no part of their step."""
         has_all_parts = ~_is_ablated(self.measures)
         return self.measures[has_all_parts].reset_index(drop=True)
 
     def ablated_frame(self) -> pd.DataFrame:
-        """Return a row per run that went without a part of its step."""
+        """Return the rows of `measures` for the runs that skipped a part of their step."""
         return self.measures[_is_ablated(self.measures)].reset_index(drop=True)
 
     def parameters(self) -> pd.DataFrame:
-        """Return the parameters without the repeat, a row for each of the configurations `on_any_machine`."""
+        """Return the parameters without `repeat`, a row for each combination of values that occurs in `frame`."""
         frame = self.frame()
         names = [name for name in parameters_in(frame) if name != "repeat"]
         return frame[names].drop_duplicates(ignore_index=True)
 
     def table(self, name: str) -> pd.DataFrame:
-        """Return the rows of a gathered table of all completed runs with all parts, `run` in the first column.
+        """Return the rows of a gathered table, with `run` as the first column.
 
-        The table `runs_info` has the rows of all runs. If nothing was recorded, the table has columns and no rows.
+        The rows are those of all completed runs of `scenarios`, also of runs that `where` left out of `measures`.
+        Runs of `measures` that skipped a part of their step are left out. The table `runs_info` has the rows of all
+        runs. If nothing was recorded, the table has columns and no rows.
+
         Raises `KeyError` if no table has that name, `UserError` if its file cannot be read.
         """
         parts: list[pd.DataFrame] = []
         seen: set[str] = set()
         for scenario in self.scenarios:
             rows = scenario.table(name)
-            # Scenarios share runs: only the first scenario with a run contributes its rows.
+            # Scenarios may share a run. Its rows are taken from the first of them only.
             new_rows = rows[~rows["run"].isin(seen)] if seen else rows
             parts.append(new_rows)
             seen.update(rows["run"].unique())
@@ -166,45 +177,54 @@ class Results:
         return table[~table["run"].isin(ablated)]
 
     def table_by_run(self, name: str) -> dict[str, pd.DataFrame]:
-        """Return the rows of a gathered table by run; a run without rows is not in it."""
+        """Return the rows of a gathered table by run; a run without rows in the table has no entry."""
         by_run = self.table(name).groupby("run", sort=False)
         return {str(run): rows for run, rows in by_run}
 
     def outcomes(self) -> pd.DataFrame:
-        """Return a row per planned run, made or not: its `outcome` and the `reason` for it."""
+        """Return a row per planned run, whether it was made or not: its `outcome` and the `reason` for it.
+
+        Needs at least one scenario in `scenarios`.
+        """
         outcomes = pd.concat([scenario.outcomes for scenario in self.scenarios], ignore_index=True)
         return outcomes.drop_duplicates("run", ignore_index=True)
 
     def reasons_not_run(self) -> list[str]:
-        """Return the reason of each planned run that cannot run here."""
+        """Return why each planned run that cannot run here cannot; a run that two scenarios share has two reasons."""
         return [reason for scenario in self.scenarios for reason in scenario.reasons_not_run]
 
     def by_scenario(self) -> "list[Results]":
-        """Return the results of each scenario."""
+        """Return the results of each scenario, with all runs of the scenario."""
         return [Results._of_tables(tables) for tables in self.scenarios]
 
     def where(self, keep: Callable[[pd.DataFrame], pd.Series]) -> "Results":
-        """Return the results of the runs that `keep` selects: a function from `measures` to True or False per row."""
+        """Return the results with some rows of `measures`: `keep` returns True or False for each row of the table.
+
+        The gathered tables (`table`) and `outcomes` keep the rows of all runs.
+        """
         is_kept = keep(self.measures)
         return replace(self, measures=self.measures[is_kept])
 
     def completed(self) -> "Results":
-        """Return the results of the completed runs."""
+        """Return the results with the rows of `measures` of the completed runs."""
         return self.where(lambda measures: measures["outcome"] == "completed")
 
     def with_columns(self, **columns: pd.Series) -> "Results":
-        """Return the results with further or other columns of measures, whose rows are those of `measures`."""
+        """Return the results with columns of `measures` added or replaced; each column has the index of `measures`."""
         return replace(self, measures=self.measures.assign(**columns))
 
     def with_values(self, values: pd.DataFrame) -> "Results":
-        """Return the results with further columns of measures: `values` has a row per run, named by its index."""
+        """Return the results with the columns of `values` added to `measures`.
+
+        The index of `values` holds names of runs. A run that it lacks gets empty cells.
+        """
         measures = self.measures.merge(values, how="left", left_on="run", right_index=True)
         return replace(self, measures=measures)
 
     def on_any_machine(self) -> "Results":
         """Return the results as if all runs had been made on the same machine with the same versions.
 
-        Runs on several machines are then repeats of one configuration, as figures show them, with a line that says so.
+        Equal runs on several machines are then repeats of one configuration. Figures show them like this, and say so.
         """
         return replace(self, provenances={})
 

@@ -1,4 +1,4 @@
-"""The files of a run directory, read so that a damaged one is named in one line."""
+"""Read and check the files of a run directory. The error of a damaged file is one line that names the file."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,18 +23,24 @@ from multicard.runs.record import ListedFile, RunRecord
 from multicard.trace.steps import DEVICE, HOST
 from multicard.trace.tables import ACTIVITIES, STEP, STEPS
 
+# Columns that identify a process in the activity tables.
 _PLACE = ["report", "process", "rank"]
-# A Parquet file that repeats one value holds any number of rows in a few bytes. Every row of a table of a run has a
-# time that was measured, which takes more than a byte, so a larger table than this has no more rows than bytes.
+# Limits of a Parquet file. A file that exceeds one of them is refused, because a file of a few bytes can repeat one
+# value in any number of rows.
+# Number of rows that any file may have. A file may have more if it has at least one byte for each row: each row of a
+# run's table has a measured time, which takes more than a byte.
 FREE_ROWS = 100_000
-MOST_COLUMNS = 200  # the widest table has some 40
-MOST_TEXT = 1 << 28  # bytes of a file's texts, each row's counted
-FREE_BYTES, MOST_TIMES = 64 << 20, 200  # what a file may unpack to at least, and how many times its size
+MOST_COLUMNS = 200  # the widest table has about 40
+# Bytes of all columns of text: for each column, its longest text times the number of rows.
+MOST_TEXT = 1 << 28
+# Bytes that any file may unpack to. A file may unpack to more if that is at most `MOST_TIMES` its own size.
+FREE_BYTES, MOST_TIMES = 64 << 20, 200
+# Columns of CSV files with seconds that have to be above 0.
 DURATIONS = ("duration_s", "epoch_time_s")
 
 
 class _Index(BaseModel):
-    """The form of a list of files, each with its checksum; an index has more than that."""
+    """The list of files in an index. Other keys of the index are ignored."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -42,7 +48,7 @@ class _Index(BaseModel):
 
 
 class RunFiles:
-    """The record and the activity tables of a run directory, each read once, when it is first asked for."""
+    """The record, the job's tables and the activity tables of a run directory. Each file is read once, at first use."""
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -51,7 +57,7 @@ class RunFiles:
 
     @classmethod
     def of(cls, run: "Path | RunFiles") -> "RunFiles":
-        """The files of a run directory, or these themselves."""
+        """Return the files of a run directory; return `run` itself if it is a `RunFiles` already."""
         return cls(run) if isinstance(run, Path) else run
 
     @cached_property
@@ -63,10 +69,12 @@ class RunFiles:
         return read_run(self.folder)
 
     def table(self, name: str, columns: Iterable[str]) -> pd.DataFrame:
-        """A table that the job wrote as CSV, which must have the columns; all but `window` are numbers.
+        """Return a table that the job wrote as CSV, with all of its columns.
 
-        Raises `UserError` if it is not there or not the one that the job wrote, does not parse, or has no such column,
-        or text or an impossible duration in it.
+        `columns`: names of columns that are checked. Each has to exist and, except `window`, to hold numbers. Those of
+        `DURATIONS` have to be above 0 in each row.
+
+        Raises `UserError` if the file is missing, was changed after the job wrote it, does not parse, or fails a check.
         """
         path = self.folder / name
         if name not in self._tables:
@@ -85,11 +93,12 @@ class RunFiles:
         return table
 
     def check(self, name: str) -> None:
-        """Check a file that the job wrote, or a table of its activity, by the checksum in the record or in the index.
+        """Check a file by the size and checksum that are listed for it.
 
-        A file that is listed nowhere is not checked: archives list theirs in the manifest.
+        Activity tables are listed in the index of the activity folder, all other files in the record. A file that is
+        missing or not listed passes: the files of an archive are listed in its manifest instead.
 
-        Raises `UserError` if it was cut or altered.
+        `name`: path of the file in the run directory. Raises `UserError` if the file was cut or altered.
         """
         path = self.folder / name
         if path.parent != self._index_path.parent:
@@ -100,7 +109,7 @@ class RunFiles:
             check_unchanged(path, self._files_of_activity, made)
 
     def written(self) -> list[str]:
-        """Return the names of files with a checksum: of those that the job wrote, and of the tables of its activity.
+        """Return the names of all listed files: those that the job wrote, then the activity tables with their folder.
 
         Raises `UserError` if the index of the tables is damaged.
         """
@@ -113,16 +122,16 @@ class RunFiles:
         return files_in(self._index, self._index_path) if self._index_path.exists() else ()
 
     def trace_notices(self) -> list[str]:
-        """Lines on what the trace lacks, or what was set right in it; none where it was not read.
+        """Return lines about what the trace lacks or what was corrected in it; empty if no trace was read.
 
         Raises `UserError` if the index of the tables is damaged.
         """
         return self._index.get("notices", []) if self._index_path.exists() else []
 
     def why_absent(self, activity: str) -> str | None:
-        """Why there is no activity table, by the index of the tables; None where there is one.
+        """Return the reason for which an activity table does not exist, from the index; None if the table exists.
 
-        Raises `UserError` if the index is damaged.
+        Raises `UserError` if the index is missing or damaged.
         """
         tables = self._index.get("tables")
         if not isinstance(tables, dict) or not isinstance(tables.get(activity), dict):
@@ -135,20 +144,22 @@ class RunFiles:
 
     @cached_property
     def _index(self) -> dict[str, Any]:
-        """The index of the activity tables.
+        """The content of the index of the activity tables.
 
-        Raises `UserError` if it is not there, or does not parse.
+        Raises `UserError` if the index is missing or does not parse.
         """
         return read_object(self._index_path)
 
     def has_activity(self, name: str) -> bool:
-        """Whether there is an activity table of that name."""
+        """Return True if the file of an activity table exists."""
         return self._path(name).exists()
 
     def activity(self, name: str, columns: list[str]) -> pa.Table:
-        """Columns of an activity table; those that multicard did not have when it was made are empty.
+        """Return some columns of an activity table.
 
-        Raises `UserError` if it is not there, was cut or altered, cannot be read or has no such column.
+        A column that was introduced after the table was made is empty.
+
+        Raises `UserError` if the file is missing, was cut or altered or cannot be read, or if no such column is known.
         """
         if name not in self._activities:
             self.check(f"{ACTIVITY}/{name}.parquet")
@@ -157,12 +168,16 @@ class RunFiles:
 
     @cached_property
     def traced_steps(self) -> pd.DataFrame:
-        """Steps as the trace shows them: by each device where the launches tell, else by the host's ranges.
+        """Return the steps of each process as the trace shows them.
 
-        Columns `report`, `process`, `rank`, `step`, `start_s`, `duration_s`; of several devices of a process the mean.
-        On a GPU these are the extents of steps on the device, which the record's CUDA events time, too; a range on the
-        host ends when the last kernel is launched, which may be long before it runs. Starts count from the first step
-        of the report, and are to be compared within a process.
+        Columns: `report`, `process`, `rank`, `step`, and in seconds `start_s` and `duration_s`.
+
+        If enough launches were recorded, a step lasts from its start on the GPU to its end on the GPU, as CUDA events
+        time it for the record; the times are means over the devices of the process. Otherwise it is a range on the
+        host. Such a range ends when the last kernel is launched, which may be long before the kernel runs. Starts count
+        from the first step of the report, and only starts of the same process can be compared.
+
+        Raises `UserError` if the table `phases` is missing or damaged.
         """
         times = ["start_s", "duration_s"]
         phases = self.activity("phases", [*_PLACE, "step", "phase", *times])
@@ -174,13 +189,16 @@ class RunFiles:
         rows = rows.filter(of_devices).group_by([*_PLACE, "step"], use_threads=False)
         device = rows.aggregate([("start_s", "mean"), ("span_s", "mean")]).to_pandas()
         device = device.rename(columns={"start_s_mean": "start_s", "span_s_mean": "duration_s"})
-        told = set(zip(device["report"], device["process"], strict=True))
-        untold = [owner not in told for owner in zip(host["report"], host["process"], strict=True)]
-        return pd.concat((device, host[untold]), ignore_index=True)
+        on_device = set(zip(device["report"], device["process"], strict=True))
+        is_only_on_host = [owner not in on_device for owner in zip(host["report"], host["process"], strict=True)]
+        return pd.concat((device, host[is_only_on_host]), ignore_index=True)
 
     @property
     def has_host_extents(self) -> bool | None:
-        """Whether steps of a device are those of the host, as too few launches were recorded; None without such."""
+        """True if the steps of any device are ranges on the host because too few launches were recorded.
+
+        None if the trace shows no steps of a device.
+        """
         if not self.has_activity("timeline"):
             return None
         rows = self.activity("timeline", ["scope", "extent"])
@@ -194,15 +212,17 @@ class RunFiles:
 def read_parquet(path: Path) -> pa.Table:
     """Read a Parquet file.
 
-    Raises `UserError` if it is not there or damaged, or would grow by more than a table that was measured.
+    Raises `UserError` if it is missing or damaged, or if it exceeds one of the limits above.
     """
     try:
         with pq.ParquetFile(path) as file:
             _refuse_growth(path, file.metadata)
             texts = [field.name for field in file.schema_arrow if pa.types.is_string(field.type)]
-        # As codes, so that a long text which all rows have is there once.
+        # Texts are read as codes first, so that a long text in all rows takes memory once. Their length is checked
+        # before they are expanded.
         with pq.ParquetFile(path, read_dictionary=texts) as file:
-            table = file.read(use_threads=False)  # of small files, of which there are many
+            # Threads do not pay: the files are many and small.
+            table = file.read(use_threads=False)
         return _decoded(path, table, texts)
     except FileNotFoundError:
         raise UserError(f"{path}: missing") from None
@@ -211,7 +231,7 @@ def read_parquet(path: Path) -> pa.Table:
 
 
 def _refuse_growth(path: Path, footer: pq.FileMetaData) -> None:
-    """Raise `UserError` if a file has more rows or columns than a table of that size can have."""
+    """Raise `UserError` if a file unpacks to too many bytes, or has too many rows or columns; see the limits above."""
     groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
     rows, size = sum(group.num_rows for group in groups), path.stat().st_size
     if sum(group.total_byte_size for group in groups) > max(FREE_BYTES, MOST_TIMES * size):
@@ -223,9 +243,9 @@ def _refuse_growth(path: Path, footer: pq.FileMetaData) -> None:
 
 
 def _decoded(path: Path, table: pa.Table, names: Sequence[str]) -> pa.Table:
-    """Return a table whose columns of codes are columns of text.
+    """Return a table in which the columns `names`, which hold texts as codes, are columns of text.
 
-    Raises `UserError` if that would take more than `MOST_TEXT`.
+    Raises `UserError` if the texts might take more than `MOST_TEXT` bytes.
     """
     total = 0
     for name in names:
@@ -240,7 +260,7 @@ def _decoded(path: Path, table: pa.Table, names: Sequence[str]) -> pa.Table:
 
 
 def _completed(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Return a table with all columns of a schema: earlier versions of multicard wrote fewer."""
+    """Return a table with all columns of a schema; missing ones are added empty, as earlier versions wrote fewer."""
     for column in schema:
         if column.name not in table.column_names:
             table = table.append_column(column, pa.nulls(table.num_rows, column.type))
@@ -248,7 +268,7 @@ def _completed(table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def selected(table: pa.Table, columns: Sequence[str], path: Path) -> pa.Table:
-    """Columns of a table that was read from `path`; a `UserError` if it has no such column."""
+    """Return some columns of a table that was read from `path`. Raises `UserError` if the table lacks one."""
     missing = [name for name in columns if name not in table.column_names]
     if missing:
         raise UserError(f"{path}: found no column {missing[0]}")
@@ -256,7 +276,9 @@ def selected(table: pa.Table, columns: Sequence[str], path: Path) -> pa.Table:
 
 
 def files_in(content: Mapping[str, Any], path: Path) -> Sequence[ListedFile]:
-    """Return the files that an index or a record lists with their checksums; `content` is what `path` holds.
+    """Return the files that an index lists under `files`; empty without that key.
+
+    `content`: the parsed content of `path`.
 
     Raises `UserError` if the list is damaged.
     """
@@ -267,7 +289,10 @@ def files_in(content: Mapping[str, Any], path: Path) -> Sequence[ListedFile]:
 
 
 def check_unchanged(path: Path, files: Iterable[ListedFile], made: str) -> None:
-    """Refuse a file that is listed with its size and checksum, and was cut or altered since it was `made`."""
+    """Raise `UserError` if the file `path` exists, is one of the listed `files`, and differs in size or checksum.
+
+    `made`: the end of the message, which states when the file was made and how to make it again.
+    """
     entry = next((file for file in files if file.name == path.name), None)
     if entry and path.exists() and not is_unchanged(path, entry.model_dump(exclude_none=True)):
         raise UserError(f"{path}: cut or altered {made}")

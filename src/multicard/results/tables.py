@@ -1,8 +1,8 @@
-"""The tables of a scenario, in its folder `results/scenarios/<scenario>/`: their form, and the one reader of them.
+"""The tables of a scenario in its folder `results/scenarios/<scenario>/`: their columns, and the one reader of them.
 
-CSV: `measures.csv` (a row per run: outcome, parameters, measures) and `runs.csv` (a row per planned run: its outcome).
-Parquet: a table for each name in `SCHEMAS`, gathered from the completed runs. `gathering` writes them; `Results` is
-what questions are asked of.
+CSV files are `measures.csv` (a row per run with a record: outcome, parameters, measures) and `runs.csv` (a row per
+planned run: outcome and reason). Parquet files are the gathered tables, one for each name in `SCHEMAS`; `gathering`
+writes them. Analyses read the tables through `Results`.
 """
 
 import math
@@ -29,18 +29,19 @@ MEASURES = "measures.csv"
 OUTCOME_TABLE = "runs.csv"
 RUNS_INFO = "runs_info"
 
+# Types of the columns of gathered tables that are not activity tables. All others are floating-point numbers.
 _INTEGERS = ("rank", "epoch", "step")
 _TEXTS = ("window", "variables", "trace_missing")
 
 
 def _recorded(columns: Iterable[str]) -> pa.Schema:
-    """Return the columns of a table that is not of activities."""
+    """Return the schema of a gathered table that is not an activity table."""
     types = dict.fromkeys(_TEXTS, pa.string()) | dict.fromkeys(_INTEGERS, pa.int64())
     return pa.schema([(name, types.get(name, pa.float64())) for name in columns])
 
 
-# Columns of each table, without `run`, which comes first in all of them. Of `runs_info` there is a row for each run
-# that has a record, whether it completed or not.
+# The columns of each gathered table, without `run`, the first column of each. The tables have rows of completed runs;
+# `runs_info` has a row for each run with a record, completed or not.
 SCHEMAS: dict[str, pa.Schema] = {
     **{name: ACTIVITIES[name].schema for name in GATHERED_ACTIVITIES},
     "steps": _recorded(STEP_COLUMNS),
@@ -50,14 +51,14 @@ SCHEMAS: dict[str, pa.Schema] = {
 
 
 def with_run(schema: pa.Schema) -> pa.Schema:
-    """Return a schema with the column `run` in the first place."""
+    """Return a schema with `run` as a further column, the first one."""
     return pa.schema([("run", pa.string()), *schema])
 
 
 class ScenarioTables:
-    """The tables of one scenario, each read and checked when it is first asked for.
+    """The tables of one scenario. Each is read and checked at its first use.
 
-    Whatever is missing, cut, altered or not such a table raises `UserError`, one line with the file.
+    A table that is missing, cut or altered, or has other columns, raises a `UserError` of one line with its file.
     """
 
     def __init__(self, folder: Path):
@@ -85,20 +86,22 @@ class ScenarioTables:
 
     @cached_property
     def outcomes(self) -> pd.DataFrame:
-        """One row per planned run: its `outcome` and the `reason` for it; of those that were not run, too."""
+        """One row per planned run, whether it was made or not: its `outcome` and the `reason` for it."""
         return read_checked(self.folder / OUTCOME_TABLE, needed=("run", "outcome", "reason"))
 
     @property
     def reasons_not_run(self) -> list[str]:
-        """For each run that cannot run here why; none where the table of outcomes is not there."""
+        """The reason of each planned run that cannot run here; empty if the table of outcomes does not exist."""
         if not (self.folder / OUTCOME_TABLE).is_file():
             return []
         return self.outcomes.loc[self.outcomes["outcome"] == NOT_RUN, "reason"].tolist()
 
     def table(self, name: str) -> pd.DataFrame:
-        """Return the rows of a gathered table, `run` in the first column; none where nothing was recorded.
+        """Return the rows of a gathered table, with `run` as the first column.
 
-        Raises `KeyError` if no table has that name.
+        There are no rows if nothing was recorded, or if no gathered table of this scenario was ever written.
+
+        Raises `KeyError` if `name` is not in `SCHEMAS`.
         """
         if name not in self._tables:
             self._tables[name] = _read(self.folder / f"{name}.parquet", SCHEMAS[name]).to_pandas()
@@ -106,15 +109,18 @@ class ScenarioTables:
 
     @cached_property
     def provenances(self) -> dict[str, provenance.Provenance]:
-        """Where, with what and on which data each run was made that has a record."""
+        """The provenance of each run with a record, by the run's name."""
         rows = _read(self.folder / f"{RUNS_INFO}.parquet", SCHEMAS[RUNS_INFO]).to_pylist()
         return {row["run"]: provenance.from_cells(row) for row in rows}
 
 
 def read_measures(path: Path) -> pd.DataFrame:
-    """Read the measures of a scenario. Of a user's own parameters only an empty cell is empty, not "None".
+    """Read the measures of a scenario.
 
-    Raises `UserError` as `read_checked`.
+    In the columns of the user's own parameters only an empty cell is empty. A text such as "None" or "nan", which
+    pandas takes for an empty cell, stays a text.
+
+    Raises `UserError` as `read_checked` does.
     """
     table = read_checked(path, needed=("run", "outcome", "workload"))
     users_own = [name for name in table if name.startswith(ARGS_PREFIX)]
@@ -129,16 +135,19 @@ def read_measures(path: Path) -> pd.DataFrame:
 
 
 def read_checked(path: Path, **options: Any) -> pd.DataFrame:
-    """Read a CSV file of a scenario, or of all scenarios, with options of `core.tables.read_csv`.
+    """Read a CSV file that `write_csv` wrote. `options`: those of `core.tables.read_csv`.
 
-    Raises `UserError` if it is not there, was cut or altered, does not parse, or lacks a needed column.
+    Raises `UserError` if the file is missing, was cut or altered, does not parse, or lacks a needed column.
     """
     _check_whole(path)
     return from_cells(read_csv(path, **options))
 
 
 def _check_whole(path: Path) -> None:
-    """Raise `UserError` if a table of a scenario was cut or altered, where the index of its tables lists it."""
+    """Raise `UserError` if the index beside a table lists another size or checksum for it.
+
+    A table that is not listed, or has no index beside it, passes.
+    """
     index = path.parent / SCENARIO_INDEX
     if index.is_file():
         files = files_in(read_object(index), index)
@@ -146,6 +155,7 @@ def _check_whole(path: Path) -> None:
 
 
 def _read(path: Path, schema: pa.Schema) -> pa.Table:
+    """Read a gathered table. A missing file is an empty table, unless an index shows that the tables were written."""
     expected = with_run(schema)
     if not path.exists():
         if (path.parent / SCENARIO_INDEX).exists():
@@ -156,18 +166,18 @@ def _read(path: Path, schema: pa.Schema) -> pa.Table:
 
 
 def write_csv(table: pd.DataFrame, path: Path) -> None:
-    """Write a table as CSV, whole or not at all; `from_cells` gives its text back as it was."""
+    """Write a table as CSV, either all of it or no file. Texts are escaped; `from_cells` restores them."""
     with atomic_write(path) as temporary:
         _with_texts(table, for_csv).to_csv(temporary, index=False)
 
 
 def from_cells(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the table that `write_csv` wrote, of its cells."""
+    """Return a table, read from a file of `write_csv`, with its texts as they were before they were escaped."""
     return _with_texts(table, from_csv)
 
 
 def _with_texts(table: pd.DataFrame, function: Callable[[str], str]) -> pd.DataFrame:
-    """Return a table with a function of its texts; numbers stay what they are."""
+    """Return a table with `function` applied to each text; other cells stay as they are."""
     changed = {}
     for name, column in table.items():
         if pd.api.types.is_object_dtype(column) or isinstance(column.dtype, pd.StringDtype):
@@ -176,7 +186,7 @@ def _with_texts(table: pd.DataFrame, function: Callable[[str], str]) -> pd.DataF
 
 
 def known_values(row: Mapping[Any, Any]) -> dict[str, Any]:
-    """Return a row of a table as Python values, without empty cells.
+    """Return a row of a table as Python values, without empty cells; see `_value`.
 
     >>> known_values({"devices": 2.0, "packed": "True", "loss": math.nan, "reason": None})
     {'devices': 2, 'packed': True}
@@ -186,7 +196,11 @@ def known_values(row: Mapping[Any, Any]) -> dict[str, Any]:
 
 
 def _value(cell: Any) -> Any:
-    """Return a cell as a Python value, whatever the other cells of its column made of it; None of an empty one."""
+    """Return a cell as a Python value; None if it is empty.
+
+    pandas gives all cells of a column one type, so integers may have become floats, and booleans text. 2.0 is returned
+    as 2, and "True" as True.
+    """
     if pd.isna(cell):
         return None
     value = cell.item() if hasattr(cell, "item") else cell
