@@ -1,6 +1,8 @@
 """Estimates over repeated measurements: intervals, tests, and corrections for testing several of them together.
 
-`pool` has the model and the estimates. It builds on `samples` (values, blocks), `scatter` (standard errors), `blocks`
-and `variances` (what these are estimated from), and `student` (the t distribution). `interval` has the estimate that is
-returned, and its verdict; `corrections` and `selection` adjust several of them that are shown, or chosen, together.
+`pool` has the model and makes the estimates. It builds on `samples` (values and blocks), `scatter` (standard errors),
+`blocks` and `variances` (the estimates from which standard errors are computed), and `student` (the t distribution).
+
+`interval` has the class of an estimate, and decides whether an estimate shows a difference. `corrections` adjusts
+estimates that are shown together. `selection` adjusts the estimate of a configuration that was chosen by its own value.
 """

@@ -1,11 +1,11 @@
 """Effects of the blocks in which configurations were measured together, estimated by least squares.
 
-A block is a repeat in which every configuration ran once, so that what disturbs the machine at that time is common to
-all of them. The value of configuration i in block j, less the mean of its configuration, is modelled as
+A block is a repeat in which every configuration ran once, so that a disturbance of the machine at that time affects all
+of them. Let d_ij be the value of configuration i in block j minus the mean of configuration i. The model is
 
     d_ij  =  b_j − (mean of b over the blocks of configuration i)  +  noise
 
-with an effect b_j per block. What is left of d_ij without the estimated effects (the *residual*) is noise.
+with an effect b_j per block. The *residual* is d_ij minus the estimated effects; it is an estimate of the noise.
 """
 
 import math
@@ -18,34 +18,37 @@ import numpy as np
 
 @dataclass(frozen=True)
 class BlockEffects:
-    """The variance of block effects, and the noise that is left. Made by `fit_block_effects`.
+    """The variance of the block effects, and the residuals of the values. Made by `fit_block_effects`.
 
-    `residuals` and `residual_freedom`, their degrees of freedom, have an entry per configuration.
+    `residuals` has an array for each configuration. `residual_freedom` has the degrees of freedom of each such array.
     """
 
     residuals: list[np.ndarray]
     residual_freedom: np.ndarray
-    # Mean square of the estimated effects: their own variance, and the noise of the estimates.
+    # Sum of squares of the estimated effects, divided by `freedom`; 0 if that is 0. It is the variance of the true
+    # effects plus a part that comes from noise, because the effects were estimated from noisy values.
     variance: float
-    # Degrees of freedom of this variance; 0 where no two configurations have a block in common.
+    # Degrees of freedom of `variance`: the number of effects that the values determine.
     freedom: float
-    # Configurations in a block, on average: the noise of a value over this is the noise in `variance`.
+    # Average number of configurations in a block; infinite if `freedom` is 0. The variance of a value's noise, divided
+    # by this number, is the part of `variance` that comes from noise.
     configurations: float
 
     @property
     def are_separable(self) -> bool:
-        """True if block effects can be told apart from noise: both have degrees of freedom."""
+        """True if block effects can be separated from noise: both have degrees of freedom."""
         return self.freedom > 0 and bool((self.residual_freedom > 1e-6).any())
 
 
 def fit_block_effects(blocks: Sequence[Sequence[Hashable]], deviations: Sequence[np.ndarray]) -> BlockEffects:
     """Estimate the effects of blocks.
 
-    `blocks` has, for each configuration, the block of each of its values; `deviations` has the values themselves, less
-    the mean of the configuration.
+    `blocks` has, for each configuration, the block of each of its values. `deviations` has, in the same order, each
+    value minus the mean of its configuration.
 
-    Two configurations that deviate by ∓1 and ∓3 in two blocks have the mean deviations −2 and 2, which are the effects.
-    These have one degree of freedom, so their variance is (4 + 4) / 1.
+    In the example, two configurations ran in the blocks a and b. The first deviates by −1 and 1, the second by −3 and
+    3. The mean deviation of a block is its effect: −2 and 2. The two effects have one degree of freedom, so their
+    variance is (4 + 4) / 1.
 
     >>> effects = fit_block_effects([["a", "b"], ["a", "b"]], [np.array([-1.0, 1.0]), np.array([-3.0, 3.0])])
     >>> [residual.round(9).tolist() for residual in effects.residuals]
@@ -56,23 +59,25 @@ def fit_block_effects(blocks: Sequence[Sequence[Hashable]], deviations: Sequence
     design = _design(blocks)
     values = np.concatenate(deviations)
     normal_matrix = design.T @ design
-    # Effects are determined but for a constant per group of connected blocks, hence the pseudo-inverse.
+    # Blocks are connected if they have a configuration in common. A constant that is added to all effects of connected
+    # blocks changes no d_ij, so the matrix is singular and has a pseudo-inverse only.
     inverse = np.linalg.pinv(normal_matrix, rcond=1e-9, hermitian=True)
     effects = inverse @ design.T @ values
     residuals = values - design @ effects
-    # The number of effects that are determined.
+    # The number of effects that the values determine.
     rank = round(float(np.trace(inverse @ design.T @ design)))
-    # The leverage of a value is the part of a degree of freedom that the fit takes from it.
+    # The leverage of a value is the part of its one degree of freedom that the fit uses.
     leverages = np.einsum("ij,jk,ik->i", design, inverse, design)
     ends = np.cumsum([len(values_of_one) for values_of_one in deviations])[:-1]
-    # The mean of a configuration takes one degree of freedom of all its values.
+    # The mean of a configuration uses one degree of freedom of its values.
     freedom = [max(0.0, len(of_one) - 1 - of_one.sum()) for of_one in np.split(leverages, ends)]
     return BlockEffects(
         residuals=np.split(residuals, ends),
         residual_freedom=np.array(freedom),
         variance=float(effects @ effects) / rank if rank else 0.0,
         freedom=float(rank),
-        # An effect that is the mean of k values has the variance of the noise over k, which is on the diagonal.
+        # If an effect is the mean of k values, its noise has 1 / k times the variance of a value's noise. The diagonal
+        # of the inverse holds these 1 / k.
         configurations=rank / float(np.trace(inverse)) if rank else math.inf,
     )
 
@@ -80,8 +85,8 @@ def fit_block_effects(blocks: Sequence[Sequence[Hashable]], deviations: Sequence
 def _design(blocks: Sequence[Sequence[Hashable]]) -> np.ndarray:
     """Return the matrix of the model: a row per value and a column per block, so that d = matrix × effects + noise.
 
-    A row has a 1 in the column of its block, less the mean of such rows of its configuration, since the mean is taken
-    out of the values, too.
+    A row is 1 in the column of its block and 0 in the others, minus the mean of these rows over its configuration. The
+    mean is subtracted because the mean of the configuration was subtracted from the values, too.
 
     >>> _design([["a", "b"], ["b"]]).tolist()
     [[0.5, -0.5], [-0.5, 0.5], [0.0, 0.0]]

@@ -1,4 +1,4 @@
-"""An estimate with its confidence interval, how it is worded, and whether it shows a difference."""
+"""An estimate with its confidence interval: its text, and the verdict whether it shows a difference."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -6,7 +6,8 @@ from typing import Literal
 
 from multicard.core.units import in_digits
 
-LEVEL = 0.95  # coverage of intervals, unless another one is stated; 1 − LEVEL is the level of tests
+# Coverage of intervals, unless another one is stated. A p-value of at most 1 − LEVEL shows a difference.
+LEVEL = 0.95
 EQUAL_REPEATS = "repeats are equal to the last digit, so there is no interval"
 
 Verdict = Literal["more", "less", "none", "unknown"]
@@ -16,27 +17,28 @@ Verdict = Literal["more", "less", "none", "unknown"]
 class Interval:
     """A mean, or a ratio of means, over repeats, with its confidence interval. Made by `multicard.stats.pool`.
 
-    There is always a value: a mean or ratio that is not known is None in place of an interval. `low` and `high` are
-    None where nothing shows the uncertainty, as for a single repeat.
+    `value` is always known: functions return None instead of an `Interval` if it is not. `low` and `high` are None if
+    the uncertainty is unknown, for example for a single repeat.
     """
 
     value: float
     low: float | None
     high: float | None
-    # Values of a mean. Of a ratio the number of blocks that both sides have, or, where sides are not paired by blocks,
-    # the number of values of the side with fewer.
+    # For a mean: the number of values. For a ratio that is paired by blocks: the number of blocks that both sides have.
+    # For any other ratio: the number of values of the side that has fewer.
     repeats: int
-    coverage: float | None = None  # the probability with which the bounds contain the truth
-    # Two-sided, of the hypothesis that a ratio is 1 (or the `against` that the estimate was tested against).
+    # Probability with which the bounds contain the true value; None where it was not stated, which stands for `LEVEL`.
+    coverage: float | None = None
+    # Two-sided p-value of the hypothesis that the true value is 1, or `against` where `Pool` was given it.
     p_value: float | None = None
-    # Degrees of freedom of the t distribution that gives the bounds and the p-value; None without these.
+    # Degrees of freedom of the t distribution from which bounds and p-value are; None if these are None.
     freedom: float | None = field(default=None, repr=False, compare=False)
-    # Words in place of the number of repeats, where that number alone would mislead: some repeats have no partner, the
-    # sides have different numbers of them, or they are equal.
+    # Text that is shown instead of `repeats` where that number alone would mislead: because some repeats have no
+    # partner, the sides have different numbers of repeats, or repeats are equal. None to show `repeats`.
     counts: str | None = field(default=None, repr=False, compare=False)
 
     def map(self, function: Callable[[float], float]) -> "Interval":
-        """Return the interval of a function of the value; the function has to be monotonic.
+        """Return the interval with a function applied to its value and bounds; the function has to be monotonic.
 
         >>> Interval(2.0, 1.0, 4.0, 3).map(lambda value: 1 / value)
         Interval(value=0.5, low=0.25, high=1.0, repeats=3, coverage=None, p_value=None)
@@ -44,18 +46,19 @@ class Interval:
         value = function(self.value)
         if self.low is None or self.high is None:
             return replace(self, value=value)
-        # A function that falls, such as the inverse, exchanges the bounds.
+        # A decreasing function, such as 1 / value, exchanges the bounds.
         low, high = sorted((function(self.low), function(self.high)))
         return replace(self, value=value, low=low, high=high)
 
     def without_bounds(self) -> "Interval":
-        """Return the value alone."""
+        """Return the estimate with `low` and `high` set to None; all else stays, the p-value included."""
         return replace(self, low=None, high=None)
 
     def format(self, show: Callable[[float], str] | None = None, unit: str = "") -> str:
-        """Return the value in a unit, with its interval and the number of repeats.
+        """Return the value with `unit` behind it, its interval and the number of repeats as text.
 
-        Numbers have three digits, or as many more as the width of the interval needs; `show` words them otherwise.
+        `show`: formats the value and the bounds. By default they have three digits, or more if the width of the
+        interval needs more.
 
         >>> Interval(1.25, 1.2, 1.3, 3, coverage=0.975).format(), Interval(1.25, None, None, 1).format(unit="× as fast")
         ('1.25 (97.5% CI 1.20 to 1.30, n=3)', '1.25× as fast (n=1)')
@@ -64,7 +67,7 @@ class Interval:
         return f"{value}{unit} ({details})"
 
     def texts(self, show: Callable[[float], str] | None = None) -> tuple[str, str]:
-        """Return what `format` joins: the value, and the interval with the number of repeats.
+        """Return the two texts that `format` joins: the value, and the interval with the number of repeats.
 
         >>> Interval(1.25, 1.2, 1.3, 3).texts()
         ('1.25', '95% CI 1.20 to 1.30, n=3')
@@ -77,7 +80,7 @@ class Interval:
         return value, f"{level} CI {low} to {high}, {repeats}"
 
     def _words(self, show: Callable[[float], str] | None) -> tuple[str, str | None, str | None]:
-        """Return the value and its bounds as text; None for bounds that are not known, or not finite."""
+        """Return the value and its bounds as texts; bounds are None if one is None or, without `show`, infinite."""
         if show is None:
             return in_digits(self.value, self.low, self.high)
         if self.low is None or self.high is None:
@@ -86,7 +89,7 @@ class Interval:
 
 
 def interval_columns(name: str, interval: Interval | None) -> dict[str, float | None]:
-    """Return an interval as the cells of a table: columns `<name>`, `<name>_low` and `<name>_high`.
+    """Return the cells of the columns `<name>`, `<name>_low` and `<name>_high`; all are None without an interval.
 
     >>> interval_columns("speedup", Interval(1.9, 1.8, 2.0, 3)), interval_columns("speedup", None)["speedup"]
     ({'speedup': 1.9, 'speedup_low': 1.8, 'speedup_high': 2.0}, None)
@@ -97,14 +100,14 @@ def interval_columns(name: str, interval: Interval | None) -> dict[str, float | 
 
 
 def is_significant(p_value: float) -> bool:
-    """Return whether a p-value shows a difference: chance alone gives one as small in at most 5%."""
+    """Return True if a p-value is at most 0.05, so that it shows a difference."""
     return p_value <= 1 - LEVEL
 
 
 def verdict(ratio: Interval | None) -> Verdict:
-    """Return whether a ratio is shown to be `more` or `less` than 1.
+    """Return `more` or `less` if a ratio is shown to be above or below 1.
 
-    `none` if no difference is shown, `unknown` without a ratio or without a p-value.
+    Return `none` if its p-value shows no difference, and `unknown` if there is no ratio or no p-value.
 
     >>> verdict(Interval(1.1, 1.05, 1.15, 3, p_value=0.01)), verdict(Interval(1.1, 0.9, 1.3, 3, p_value=0.2))
     ('more', 'none')

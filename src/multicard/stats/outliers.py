@@ -1,21 +1,24 @@
-"""Values of a series that are far above the others, such as the times of steps that stall."""
+"""Find the values of a series that are far above the others, such as the times of steps that stall."""
 
 import numpy as np
 
-# Values from which on some can be told from the others.
+# In a series with fewer values than this, no value counts as far above the others.
 FEWEST_VALUES = 8
-# Quartile ranges beyond the upper quartile: John Tukey's outer fence (Exploratory Data Analysis, 1977).
+# A value is beyond the fence if it is more than this many interquartile ranges above the upper quartile: John Tukey's
+# outer fence (Exploratory Data Analysis, 1977).
 OUTER_FENCE = 3.0
-# Times the median that such a value is, at least: among nearly equal values even small differences pass the fence.
+# A value must also be more than this many times the median, because among nearly equal values even small differences
+# lie beyond the fence.
 LEAST_RATIO = 1.5
-# Values count as at least this much, since 0 has no logarithm.
+# Smaller values are replaced by this one before logarithms are taken, because 0 has none.
 SMALLEST = 1e-9
 
 
 def far_above(values: np.ndarray) -> np.ndarray:
     """Return a mask of the values that are far above the others; all False if there are fewer than `FEWEST_VALUES`.
 
-    They are beyond Tukey's outer fence of the logarithms, and above 1.5 times the median.
+    The logarithm of such a value lies beyond Tukey's outer fence of all logarithms, and the value is above 1.5 times
+    the median.
 
     >>> far_above(np.array([10.0, 11.0, 10.0, 12.0, 11.0, 10.0, 11.0, 200.0]))
     array([False, False, False, False, False, False, False,  True])

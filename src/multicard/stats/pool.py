@@ -1,21 +1,22 @@
 """Means and ratios of configurations that were measured together, with confidence intervals.
 
-Each configuration is measured a few times; its values are a *sample*. Two or three values are too few to estimate how
-much they scatter, so a pool estimates that from all its samples.
+Each configuration is measured a few times. Its values are a *sample*. Two or three values are too few to estimate their
+scatter, so a pool estimates the scatter from all of its samples.
 
 The model
 ---------
-A *block* is a repeat of a group of runs in which every configuration ran once. What disturbs the machine at that time
-is common to all of them. The value y of configuration i in block j is the product of three factors, so its logarithm is
-a sum:
+A *block* is a repeat in which every configuration of a group ran once. A disturbance of the machine at that time
+affects all of them. The value y of configuration i in block j is the product of three factors, so its logarithm is a
+sum:
 
     log y_ij  =  m_i (the configuration)  +  b_j (the block)  +  e_ij (noise)
 
-The effects b_j have the variance B in all blocks, the noise of configuration i has the variance V_i.
+The effects b_j have the variance B. The noise of configuration i has the variance V_i.
 
 The estimates
 -------------
-Each is a mean of logarithms, or a difference of two; its exponential is a geometric mean, or a ratio of two.
+An estimate is a mean of logarithms, or the difference of two such means. Its exponential is a geometric mean, or the
+ratio of two geometric means.
 
     estimate                                      its squared standard error
     ------------------------------------------    -------------------------------------------
@@ -25,29 +26,31 @@ Each is a mean of logarithms, or a difference of two; its exponential is a geome
     ratio of i to k, unpaired: of the means       V_i / n_i  +  V_k / n_k  +  w B
         of n_i and of n_k values
 
-Paired, the effects of blocks cancel. Unpaired they do as far as the same blocks are on both sides: their weight w is
-the sum over blocks of (a_ij − a_kj)², where a_ij is 1 / n_i if configuration i ran in block j, else 0. Without a common
-block w = 1 / n_i + 1 / n_k; with all blocks common w = 0.
+In a paired ratio the effects of blocks cancel. In an unpaired ratio they cancel in part, if some blocks are on both
+sides. The weight w of what remains is the sum over blocks of (a_ij − a_kj)², where a_ij is 1 / n_i if configuration i
+ran in block j, else 0. If no block is common, w = 1 / n_i + 1 / n_k. If all blocks are common, w = 0.
 
-The interval is the estimate ± t × standard error, where t is Student's critical value. Its degrees of freedom are
-Satterthwaite's: a sum of independent parts P, each estimated with f degrees of freedom, has (Σ P)² / Σ (P² / f) of
-them, at most all that the pool has.
+The interval is the estimate ± t × standard error, where t is Student's critical value. The degrees of freedom of t are
+Satterthwaite's: the squared standard error is a sum of independent parts P, each known with f degrees of freedom, and
+has (Σ P)² / Σ (P² / f) degrees of freedom. They are not more than the pool has in all.
 
 The variances
 -------------
-- V_i: the squares of what the values of i leave without their mean and the effects of their blocks, over the degrees of
-  freedom of these residuals. Each V_i is then drawn towards those of the other configurations: see `variances`.
-- B: from the estimated effects of all blocks, see `blocks`. It has few degrees of freedom, however many configurations
-  ran in each block: one less than the blocks of a group.
-- If noise and block effects cannot be told apart, since no block has several configurations or samples have no blocks,
-  the scatter over repeats, which contains both, takes the place of V_i, and w B is left out.
+- V_i: the residuals of i are its values minus their mean and minus the effects of their blocks. V_i is the sum of their
+  squares, divided by their degrees of freedom. Each V_i is then drawn towards those of the other configurations: see
+  `variances`.
+- B: from the estimated effects of all blocks, see `blocks`. Each group of scenarios adds its number of blocks minus 1
+  to the degrees of freedom of B. The number of configurations in a block does not matter.
+- Noise and block effects cannot be separated if no block has several configurations, or if samples have no blocks. An
+  unpaired ratio then uses the scatter over repeats, which contains both, in place of V_i, and w B is left out.
 
-Repeats that are equal to the last digit, as those of a coarse clock, are no evidence that nothing scatters: they are
-left out of the variances, and their configuration gets the scatter of the others. If there are no others, there is no
-interval.
+Repeats may be equal to the last digit because a clock is coarse, so equal repeats do not show that there is no scatter.
+They are left out of the variances, and their configuration gets the scatter of the other configurations. If there are
+no others, there is no interval.
 
-The best of several is chosen by the same values that it is then compared by: see `selection`. Where all are equal and
-scatter alike, the best beats another in at most 5% of families.
+The best of several configurations is chosen by the same values by which it is then compared with the others; see
+`selection`. If all are equally good and have equal scatter, the probability that the best is shown to be better than
+any other is at most 5%.
 """
 
 import math
@@ -66,18 +69,18 @@ from multicard.stats.student import critical_value, two_sided_p_value
 
 
 class _Sides(NamedTuple):
-    """The logarithms that a ratio compares."""
+    """The values of the two samples of a ratio, as logarithms."""
 
     logs: np.ndarray
     base_logs: np.ndarray
-    block_weight: float  # w of the module's model; 0 if the sides are paired
-    counts: str | None  # numbers of repeats in words, where some have no partner
+    block_weight: float  # w of the model; 0 if the sides are paired
+    counts: str | None  # numbers of repeats in words, such as "3 of 5", if some repeats have no partner; else None
 
 
 class Pool:
     """Samples of configurations that were measured together.
 
-    Each has a key, by which estimates refer to it: its index, where samples are given as a sequence.
+    Estimates refer to a sample by its key. The key is the index of the sample if samples are given as a sequence.
 
     >>> pool = Pool({"one": {1: 1.0, 2: 1.1}, "two": {1: 2.0, 2: 2.2}, "four": {1: 3.0, 2: 3.31}})
     >>> double = pool.ratio("two", "one")
@@ -90,16 +93,18 @@ class Pool:
     ) -> None:
         """Take samples by block, or without blocks.
 
-        A sample without numbers, or with one that has no logarithm, has no estimates and does not count for others.
+        A sample without finite numbers has no estimates (None) and does not affect those of others. With `logs` the
+        same holds for a sample with a number that is zero or less.
 
         Parameters
         ----------
         samples
-            By their keys, or in a sequence.
+            A mapping from keys to samples, or a sequence of samples.
         logs
-            Whether the model is that of logarithms. If not, it is that of the values themselves, for `mean` alone.
+            True if the model is that of logarithms. If False, it is that of the values themselves. Then only `mean` may
+            be used, because `ratio` needs logarithms.
         exact
-            Whether equal repeats show that nothing scatters, as of bytes, which are counted.
+            True if equal repeats show that there is no scatter: for bytes, which are counted and not timed.
         """
         self._has_logs = logs
         self._is_exact = exact
@@ -109,12 +114,13 @@ class Pool:
         self._scatter = Scatter(usable_samples, exact)
 
     def mean(self, key: Hashable, against: float = 1.0, level: float = LEVEL) -> Interval | None:
-        """Return the geometric mean of a sample, without `logs` the arithmetic one; None where there is none.
+        """Return the geometric mean of a sample, or its arithmetic mean if the pool was made with `logs=False`.
 
-        A single value has no bounds. The p-value is that of a mean of `against`.
+        None if the sample has no estimates. The mean of a single value has no bounds. The p-value tests the hypothesis
+        that the mean is `against`. `level`: coverage of the interval.
 
-        Alone, the mean of 1, 2 and 4 has Student's interval: the logarithms are 0, 1 and 2 times log 2, of which the
-        standard deviation is log 2, and the critical value of two degrees of freedom is 4.303.
+        In a pool with one sample, the interval is Student's. The logarithms of 1, 2 and 4 are 0, 1 and 2 times log 2.
+        Their standard deviation is log 2, and the critical value for two degrees of freedom is 4.303:
 
         >>> mean = Pool([[1.0, 2.0, 4.0]]).mean(0)
         >>> round(mean.value, 6), round(mean.high, 2), round(2 * 2 ** (4.303 / math.sqrt(3)), 2)
@@ -130,18 +136,21 @@ class Pool:
         mean = self._interval(estimate, self._scatter.error_of_mean(key), sample.count, against, level)
         if np.ptp(sample.scaled) > 0:
             return mean
-        # Equal values keep their digits, which the exponential of the logarithm may not have.
+        # All values are equal. The exponential of a logarithm may differ from them by rounding, so it is replaced.
         return mean.map(lambda end: first if math.isclose(end, first, rel_tol=ROUNDING) else end)
 
     def ratio(self, key: Hashable, base: Hashable, against: float = 1.0, single: bool = False) -> Interval | None:
-        """Return the geometric mean of the ratios of a sample to another, paired by the blocks that both have.
+        """Return the ratio of the sample `key` to the sample `base`; None if one of them has no estimates.
 
-        None where one of them has no geometric mean. With fewer than two such blocks it is the ratio of the geometric
-        means. The p-value is that of a ratio of `against`. A single value has the scatter of the others; where both
-        sides have one, there are bounds only with `single`.
+        If two or more blocks are common to both, the ratio is the geometric mean of the ratios in these blocks.
+        Otherwise it is the ratio of the two geometric means. The p-value tests the hypothesis that the ratio is
+        `against`.
 
-        Alone, two paired samples have the interval of Student's paired test. These ratios are 2 times 0.9, 1 and 1/0.9:
-        their logarithms have the standard deviation log(1 / 0.9), and two degrees of freedom.
+        The scatter of a sample with a single value is taken from the other samples of the pool. If both samples have a
+        single value, there are bounds only if `single` is True.
+
+        In a pool of two paired samples, the interval is that of Student's paired test. Here the ratios are 1.8, 2 and
+        2 / 0.9. Their logarithms have the standard deviation log(1 / 0.9), and two degrees of freedom:
 
         >>> ratio = Pool([{1: 1.8, 2: 4.0, 3: 6 / 0.9}, {1: 1.0, 2: 2.0, 3: 3.0}]).ratio(0, 1)
         >>> round(ratio.value, 6), round(ratio.high, 3), round(2 * (1 / 0.9) ** (4.303 / math.sqrt(3)), 3)
@@ -163,13 +172,15 @@ class Pool:
     def against_best(
         self, best: Hashable, others: Sequence[Hashable], among: int | None = None
     ) -> list[Interval | None]:
-        """Return the ratios of `others` to the best of `among` samples, by default of these.
+        """Return the ratio of each of `others` to `best`, the best of `among` samples; None where a ratio is unknown.
 
-        P-values allow for the values of the samples having chosen which is the best.
+        The p-values are larger than those of `ratio`, because `best` was chosen by the values that are compared.
+
+        `among`: number of samples from which it was chosen; by default the number of ratios with a p-value, plus 1.
         """
         ratios = [self.ratio(key, best) for key in others]
         tested = [ratio for ratio in ratios if ratio is not None and ratio.p_value is not None]
-        # The best is one of them, too.
+        # The best is one of the samples, too.
         count = among or len(tested) + 1
         return [ratio and with_range_p_value(ratio, count) for ratio in ratios]
 
@@ -178,7 +189,8 @@ class Pool:
     ) -> Interval:
         """Return an estimate with its bounds and p-value, on the scale of the values.
 
-        `error` is None where nothing shows the scatter. Without bounds, repeats that are equal are named as the reason.
+        `error` is None if no sample shows the scatter. The result then has no bounds and, if there are several repeats,
+        says in `counts` that they are equal.
         """
         if error is None or not self._shows_scatter(error, estimate):
             are_equal = f"{repeats}, equal to the last digit" if repeats > 1 else None
@@ -197,7 +209,7 @@ class Pool:
         return interval.map(self._on_scale_of_values)
 
     def _shows_scatter(self, error: SquaredError, estimate: float) -> bool:
-        """Return whether an error is more than that of rounding, or need not be since values are exact."""
+        """Return whether an error is larger than rounding makes it; always True if the values are exact."""
         rounding_error = ROUNDING * max(1.0, abs(estimate))
         return self._is_exact or error.standard_error > rounding_error
 
@@ -205,7 +217,7 @@ class Pool:
         return Interval(self._on_scale_of_values(estimate), None, None, repeats, counts=counts)
 
     def _on_scale_of_values(self, estimate: float) -> float:
-        """Return the exponential of a mean of logarithms; infinity if that is too large for a number."""
+        """Return the exponential of an estimate, infinity if it is too large; without logarithms the estimate."""
         if not self._has_logs:
             return estimate
         with np.errstate(over="ignore"):
@@ -213,7 +225,9 @@ class Pool:
 
 
 def ratio_of(values: Sample, base: Sample, against: float = 1.0) -> Interval | None:
-    """Return the ratio of two samples alone: paired by blocks by Student's test, else by Welch's.
+    """Return the ratio of two samples, without other samples that show the scatter.
+
+    Its interval is that of Student's paired test if two or more blocks are common to both, else that of Welch's test.
 
     >>> ratio = ratio_of({1: 6.0, 2: 8.0, 3: 10.0}, {1: 2.0, 2: 4.0, 3: 2.5})
     >>> round(ratio.value, 6), ratio.repeats, ratio.coverage  # the cube root of 3 × 2 × 4
@@ -223,9 +237,9 @@ def ratio_of(values: Sample, base: Sample, against: float = 1.0) -> Interval | N
 
 
 def geometric_mean_interval(values: Sample) -> Interval:
-    """Return the geometric mean of a sample alone, with its interval.
+    """Return the geometric mean of a sample and its interval, without other samples that show the scatter.
 
-    Raises `ValueError` without values, or where one is not above zero.
+    Raises `ValueError` if there are no values, or if one is not above zero.
     """
     mean = Pool([values]).mean(0)
     if mean is None:
@@ -236,11 +250,16 @@ def geometric_mean_interval(values: Sample) -> Interval:
 def pooled(
     samples: Sequence[Blocks], logs: bool = True, against: float = 1.0, level: float = LEVEL, exact: bool = False
 ) -> Interval | None:
-    """Return the geometric mean of several samples as one number, without `logs` the arithmetic one.
+    """Return the mean over several samples: geometric, or arithmetic if `logs` is False. None if no block is common.
 
-    Per block the samples are averaged, and the interval is that over blocks, so it holds whatever samples of a block
-    have in common. It is about these samples, not about others. None without a block that all have. (Geometric means of
-    ratios: Philip Fleming and John Wallace, CACM 29(3), 1986.)
+    In each block that all samples have, their values are averaged. The estimate and its interval are those of these
+    averages, so values of the same block need not be independent. With `logs`, a block with a value that is zero or
+    less is left out. The interval holds for these samples, not for further ones. (Geometric means of ratios: Philip
+    Fleming and John Wallace, CACM 29(3), 1986.)
+
+    `against`, `level`: see `Pool.mean`. `exact`: see `Pool`.
+
+    In the example, the blocks 1 and 2 are common, and the geometric mean of 2 and 8 is 4 in both:
 
     >>> round(pooled([{1: 2.0, 2: 2.0, 3: 9.0}, {1: 8.0, 2: 8.0}]).value, 6)
     4.0
@@ -253,7 +272,10 @@ def pooled(
 
 
 def _sides(numerator: UsableSample, denominator: UsableSample) -> _Sides:
-    """Return two samples paired by the blocks that both have; whole, if fewer than two blocks are common."""
+    """Return two samples paired by their common blocks, if there are two or more.
+
+    They are also paired if each has a single value, both in the same block. Otherwise all values are returned.
+    """
     base_blocks = set(denominator.blocks or ())
     common = [block for block in numerator.blocks or () if block in base_blocks]
     fewest, most = sorted((numerator.count, denominator.count))
@@ -274,10 +296,10 @@ def _sides(numerator: UsableSample, denominator: UsableSample) -> _Sides:
 
 
 def _p_value(difference: float, error: SquaredError) -> float:
-    """Return the two-sided p-value of a difference from a hypothesis; differences by rounding count as none."""
+    """Return the two-sided p-value of a difference from a hypothesis; 1 if the difference may come from rounding."""
     if abs(difference) <= ROUNDING:
         return 1.0
-    # Exact values that differ and do not scatter leave nothing to chance.
+    # Exact values that differ from the hypothesis and have no scatter cannot differ by chance.
     if error.standard_error == 0:
         return 0.0
     return two_sided_p_value(difference / error.standard_error, error.freedom)

@@ -1,4 +1,4 @@
-"""The values of one configuration over its repeats (a sample), and the values by which two samples can be compared."""
+"""Samples: the values of one configuration over its repeats, and the blocks that several samples have in common."""
 
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -8,18 +8,18 @@ from typing import Any
 import numpy as np
 
 Values = Iterable[float | None]
-# Values by the block in which they were measured, such as a repeat in which every configuration ran once. Samples with
-# common blocks are compared within these.
+# Values by the block in which they were measured. A block is a repeat in which every configuration ran once. Two
+# samples with common blocks are compared block by block.
 Blocks = Mapping[Any, float | None]
 Sample = Blocks | Values
 
 
 @dataclass(frozen=True)
 class UsableSample:
-    """The finite numbers of a sample that has a mean. Made by `usable`."""
+    """The finite numbers of a sample, at least one. Made by `usable`."""
 
     numbers: np.ndarray
-    scaled: np.ndarray  # what means are taken of: the logarithms of the numbers, or the numbers themselves
+    scaled: np.ndarray  # the logarithms of `numbers`, or `numbers` itself; means and variances are computed from these
     blocks: list[Hashable] | None  # the block of each number; None if the sample has no blocks
 
     @property
@@ -28,15 +28,15 @@ class UsableSample:
         return len(self.numbers)
 
     def in_blocks(self, blocks: Sequence[Hashable]) -> np.ndarray:
-        """Return the scaled values of some blocks, in the order of these."""
+        """Return the scaled values of some blocks, in the order of `blocks`. The sample must have all of them."""
         scaled_by_block = dict(zip(self.blocks or (), self.scaled, strict=True))
         return np.array([scaled_by_block[block] for block in blocks])
 
 
 def usable(sample: Sample, logs: bool) -> UsableSample | None:
-    """Return the numbers of a sample, scaled by their logarithms if `logs`.
+    """Return the finite numbers of a sample, with their logarithms as `scaled` if `logs` is True.
 
-    None without any number, or where a logarithm is needed of one that is not above zero.
+    None if there is no finite number, or if `logs` is True and a number is not above zero.
     """
     blocks = None
     if isinstance(sample, Mapping):
@@ -51,7 +51,7 @@ def usable(sample: Sample, logs: bool) -> UsableSample | None:
 
 
 def is_number(value: float | None) -> bool:
-    """Return whether a value is a finite number; False for whatever stands for an empty cell."""
+    """Return whether a value is a finite number; False for None, NaN and pandas.NA, which stand for empty cells."""
     if value is None:
         return False
     # An empty cell of a nullable column is pandas.NA, which `math.isfinite` refuses.
@@ -73,14 +73,14 @@ def numbers_of(sample: Sample) -> np.ndarray:
 
 
 def numbers_by_block(blocks: Blocks) -> dict[Hashable, float]:
-    """Return the blocks that have a finite number, with it."""
+    """Return the finite numbers by block; blocks with another value are left out."""
     return {block: float(value) for block, value in blocks.items() if value is not None and is_number(value)}
 
 
 def shared_blocks(samples: Sequence[Sample]) -> list[Any]:
-    """Return the blocks in which all samples have a number, in the order of the first sample.
+    """Return the blocks in which all samples have a finite number, in the order of the first sample.
 
-    There are none if a sample has no blocks.
+    The list is empty if one of the samples is not by block.
 
     >>> shared_blocks([{1: 5.0, 2: 6.0, 3: None}, {2: 7.0, 3: 8.0}])
     [2]
@@ -96,7 +96,7 @@ def shared_blocks(samples: Sequence[Sample]) -> list[Any]:
 
 
 def ratio_by_block(values: Mapping[int, float], base: Mapping[int, float]) -> dict[int, float]:
-    """Return the ratio in each block that both samples have; blocks whose values have no logarithm are left out.
+    """Return value / base for each block in which both are above zero; other blocks are left out.
 
     >>> ratio_by_block({1: 6.0, 2: 8.0, 3: 1.0}, {1: 2.0, 2: 0.0, 4: 1.0})
     {1: 3.0}
@@ -110,7 +110,7 @@ def ratio_by_block(values: Mapping[int, float], base: Mapping[int, float]) -> di
 
 
 def geometric_mean(sample: Sample) -> float | None:
-    """Return the geometric mean of the numbers of a sample; None without any, or where one is not above zero.
+    """Return the geometric mean of the finite numbers of a sample; None if there are none, or one is not above zero.
 
     >>> round(geometric_mean([2.0, 8.0]), 6), geometric_mean({1: 0.0})
     (4.0, None)

@@ -1,6 +1,6 @@
-"""How much samples scatter that were measured together, and the standard errors of estimates that follow from it.
+"""The scatter of samples that were measured together, and the standard errors of estimates from such samples.
 
-The model, its symbols V, B and w, and where degrees of freedom come from are those of `multicard.stats.pool`.
+The docstring of `multicard.stats.pool` explains the model, its symbols V, B and w, and the degrees of freedom.
 """
 
 import math
@@ -15,7 +15,7 @@ from multicard.stats.blocks import BlockEffects, fit_block_effects
 from multicard.stats.samples import UsableSample
 from multicard.stats.variances import Variances, moderated
 
-ROUNDING = 1e-9  # relative difference up to which numbers are equal
+ROUNDING = 1e-9  # numbers whose relative difference is at most this count as equal
 
 
 class SquaredError(NamedTuple):
@@ -31,30 +31,32 @@ class SquaredError(NamedTuple):
 
 
 class VariancePart(NamedTuple):
-    """One of the independent parts that a squared standard error is the sum of."""
+    """One of the independent parts whose sum is a squared standard error."""
 
     variance: float
-    weight: float  # its size in Satterthwaite's formula
-    freedom: float
+    weight: float  # what Satterthwaite's formula takes as the variance of this part
+    freedom: float  # degrees of freedom with which the variance is known
 
 
 class Scatter:
-    """The scatter of samples by their keys, estimated from all of them when it is first needed.
+    """The scatter of samples, estimated from all of them together at its first use.
 
-    `is_exact`: equal repeats show that nothing scatters; else they show nothing.
+    `is_exact`: True if equal repeats show that there is no scatter. Otherwise equal repeats are ignored, because they
+    may come from a coarse clock.
     """
 
     def __init__(self, samples: Mapping[Hashable, UsableSample], is_exact: bool) -> None:
         self._samples = samples
         self._is_exact = is_exact
-        # The place of a sample in the arrays of what is estimated for each of them.
+        # The position of each sample in the arrays of `Variances`.
         self._position = {key: position for position, key in enumerate(samples)}
 
     def error_of_mean(self, key: Hashable) -> SquaredError | None:
-        """Return the squared standard error of the mean of a sample; None if nothing shows the scatter.
+        """Return the squared standard error of the mean of a sample; None if no sample shows the scatter.
 
-        Block effects and noise need not be told apart for it. Its degrees of freedom are at least those of its own
-        values, whatever the blocks are; the other configurations may add some.
+        The variance is the scatter over repeats, which contains noise and block effects, divided by the number of
+        values n. The degrees of freedom are the larger of n − 1 and those of the sum of noise and block effects, but
+        not more than those of the scatter over repeats.
         """
         scatter = self._over_repeats
         if scatter.total_freedom <= 0:
@@ -69,9 +71,10 @@ class Scatter:
         )
 
     def error(self, counts: Mapping[Hashable, int], block_weight: float) -> SquaredError | None:
-        """Return the squared standard error of a mean, or of a difference of means; None if nothing shows it.
+        """Return the squared standard error of a mean, or of a difference of means; None if no sample shows scatter.
 
-        `counts`: how many values of each configuration the estimate has, by its key. `block_weight`: w of the model.
+        `counts`: for each configuration of the estimate, by its key, how many of its values the estimate uses.
+        `block_weight`: w of the model; 0 if block effects cancel.
         """
         effects = self._separable_effects if block_weight > 0 else None
         noise_holds_effects = block_weight > 0 and effects is None
@@ -88,23 +91,23 @@ class Scatter:
                 variance=float(sum(part.variance for part in parts)),
                 freedom=float(min(most_freedom, satterthwaite(parts))),
             )
-        # Nothing scatters: where values are exact that is what they show, else they show nothing.
+        # All variances are 0. Exact values show by this that there is no scatter; other values show nothing.
         return SquaredError(0.0, most_freedom) if self._is_exact and most_freedom > 0 else None
 
     def _noise_part(self, noise: Variances, key: Hashable, count: int) -> VariancePart:
-        """Return what the noise of a configuration adds to the variance of a mean of `count` of its values."""
+        """Return the part of a squared standard error that the noise of `count` values of a configuration makes."""
         position = self._position[key]
         variance = noise.variances[position] / count
         return VariancePart(variance, variance, noise.freedom[position])
 
     @cached_property
     def _deviations(self) -> list[np.ndarray]:
-        """Values less their configuration's mean, of each sample."""
+        """For each sample, its scaled values minus their mean."""
         return [sample.scaled - sample.scaled.mean() for sample in self._samples.values()]
 
     @cached_property
     def _block_effects(self) -> BlockEffects | None:
-        """Effects of blocks; None where a sample has no blocks."""
+        """The estimated effects of the blocks; None if any sample has no blocks."""
         blocks = [sample.blocks for sample in self._samples.values() if sample.blocks is not None]
         if not blocks or len(blocks) < len(self._samples):
             return None
@@ -112,13 +115,13 @@ class Scatter:
 
     @property
     def _separable_effects(self) -> BlockEffects | None:
-        """Effects of blocks; None where they cannot be told apart from noise."""
+        """The estimated effects of the blocks; None if they cannot be separated from noise."""
         effects = self._block_effects
         return effects if effects is not None and effects.are_separable else None
 
     @cached_property
     def _within_blocks(self) -> Variances:
-        """Variances V of the noise; the scatter over repeats where there are no blocks."""
+        """The variances V of the noise. If any sample has no blocks, they are those of the scatter over repeats."""
         effects = self._block_effects
         if effects is None:
             return self._over_repeats
@@ -126,11 +129,12 @@ class Scatter:
 
     @cached_property
     def _over_repeats(self) -> Variances:
-        """Variances of noise and block effects together."""
+        """The variances of the scatter over repeats, which contains noise and block effects."""
         freedom = np.array([len(deviations) - 1.0 for deviations in self._deviations])
         return self._moderated(self._deviations, freedom)
 
     def _moderated(self, residuals: Sequence[np.ndarray], freedom: np.ndarray) -> Variances:
+        """Return the variance of each sample's residuals, drawn towards those of the others (see `variances`)."""
         sums_of_squares = np.array([float(residual @ residual) for residual in residuals])
         counted_freedom = np.where(freedom > 1e-6, freedom, 0.0)
         if not self._is_exact:
@@ -140,9 +144,10 @@ class Scatter:
 
 
 def satterthwaite(parts: Sequence[VariancePart]) -> float:
-    """Return the degrees of freedom of a sum of independent variances P with f degrees of freedom: (Σ P)² / Σ (P² / f).
+    """Return the degrees of freedom of the sum of some independent variances: (Σ P)² / Σ (P² / f).
 
-    (Franklin Satterthwaite, Biometrics Bulletin 2(6), 1946. Of two sample means it is Welch's formula.)
+    P is the weight of a part and f its degrees of freedom. (Franklin Satterthwaite, Biometrics Bulletin 2(6), 1946. For
+    the difference of two means it is Welch's formula.)
 
     >>> satterthwaite([VariancePart(1.0, 1.0, 2.0), VariancePart(3.0, 3.0, 6.0)])  # 4² / (1/2 + 9/6)
     8.0
@@ -152,9 +157,13 @@ def satterthwaite(parts: Sequence[VariancePart]) -> float:
 
 
 def block_weight(sample: UsableSample, base: UsableSample | None = None) -> float:
-    """Return w of the model: the weight of B in the squared error of a mean, or of a difference of two means.
+    """Return w of the model: the factor of B in the squared standard error of an estimate.
 
-    Where a sample has no blocks it is 1, which only has to differ from 0: then effects of blocks are not estimated.
+    The estimate is the mean of `sample` or, with `base`, the difference of the two means. If one of them has no blocks,
+    w is 1. Its value does not matter then, except that it is not 0, because block effects are not estimated.
+
+    In the example, `first` ran in the blocks a, b and c, and `second` in c and d. Each block of `first` has the weight
+    1/3, each block of `second` −1/2, so c has 1/3 − 1/2:
 
     >>> from multicard.stats.samples import usable
     >>> first, second = (usable({block: 1.0 for block in blocks}, logs=True) for blocks in ("abc", "cd"))
@@ -173,14 +182,14 @@ def block_weight(sample: UsableSample, base: UsableSample | None = None) -> floa
 
 
 def _block_part(effects: BlockEffects, noise: Variances, block_weight: float) -> VariancePart:
-    """Return what the effects of blocks that are not common to both sides add to the variance of an estimate."""
+    """Return the part of a squared standard error that comes from block effects that do not cancel: w B."""
     mean_noise = float(noise.variances.mean()) if noise.total_freedom > 0 else 0.0
-    # Estimated effects scatter by B and by the noise of the values that they are estimated from. This is B alone.
+    # The variance of the estimated effects is B plus a part from the noise of the values. This is B alone.
     block_variance = max(0.0, effects.variance - mean_noise / effects.configurations)
     return VariancePart(
         variance=block_weight * block_variance,
-        # The noise of the estimated effects stays in the weight: blocks that happen to differ little have no more
-        # degrees of freedom than others.
+        # The weight still contains the part from noise. Otherwise blocks that happen to differ little would have hardly
+        # any weight, and the estimate would get too many degrees of freedom.
         weight=block_weight * effects.variance,
         freedom=effects.freedom,
     )

@@ -1,12 +1,12 @@
-"""Tests and intervals of comparisons that their own values chose: the best of several, and one chosen from several.
+"""Tests and intervals of comparisons for which a configuration was chosen from several by its own value.
 
-A test of one comparison is wrong in 5%. The largest of several differences exceeds its limit more often, so what was
-chosen because it is large needs a higher limit.
+A test of one comparison wrongly shows a difference with a probability of 5%. The largest of several differences exceeds
+the limit of this test more often. So a difference that was chosen because it is large needs a higher limit.
 
-- Between any two of several configurations the studentized range holds, whichever two are compared (John Tukey, The
-  Problem of Multiple Comparisons, 1953; for unequal variances Paul Games and John Howell, Journal of Educational
-  Statistics 1(2), 1976).
-- Between one that was chosen from several, and a baseline that was not, Dunnett's test of many to one does (Charles
+- Both configurations are from the set from which the choice was made: the studentized range is valid for any two of
+  them (John Tukey, The Problem of Multiple Comparisons, 1953; for unequal variances Paul Games and John Howell, Journal
+  of Educational Statistics 1(2), 1976).
+- One is chosen from several and compared with a baseline that was not chosen: Dunnett's test of many to one (Charles
   Dunnett, Journal of the American Statistical Association 50(272), 1955).
 """
 
@@ -20,24 +20,28 @@ from scipy.special import chdtri, ndtr, stdtrit
 from multicard.stats.interval import LEVEL, Interval, is_significant
 from multicard.stats.student import critical_value, statistic_of
 
-# Points of each Gauss-Legendre quadrature; with these p-values have six correct digits.
+# Points of each Gauss-Legendre quadrature. With 64 points, p-values have six correct digits.
 NODES = 64
-# Standard deviations to both sides over which the normal distribution of the baseline is integrated.
+# The normal distribution of the baseline is integrated over so many standard deviations to each side.
 WIDEST = 8.0
 
 
 def with_range_p_value(ratio: Interval, count: int) -> Interval:
-    """Return a ratio with the p-value of a comparison of any two of `count` configurations."""
+    """Return a ratio with its p-value replaced by that for any two of `count` configurations.
+
+    A ratio without p-value or degrees of freedom is returned as it is.
+    """
     if ratio.p_value is None or ratio.freedom is None:
         return ratio
     return replace(ratio, p_value=studentized_range_p_value(ratio.p_value, ratio.freedom, count))
 
 
 def studentized_range_p_value(p_value: float, freedom: float, count: int) -> float:
-    """Return the p-value of a t test as that of one between any two of `count` configurations.
+    """Return the p-value of a t test, corrected for a comparison of any two of `count` configurations.
 
-    What a single comparison would not show is returned as it is, and Bonferroni's bound where that shows a difference,
-    since neither verdict depends on the exact value.
+    The corrected value lies between `p_value` and Bonferroni's bound, the number of pairs × `p_value`. If `p_value` is
+    above 0.05, it is returned as it is. If the bound is at most 0.05, the bound is returned. In both cases the exact
+    value would lead to the same verdict.
 
     >>> studentized_range_p_value(0.2, 10.0, 4), round(studentized_range_p_value(0.001, 10.0, 4), 6)  # 6 pairs
     (0.2, 0.006)
@@ -50,16 +54,21 @@ def studentized_range_p_value(p_value: float, freedom: float, count: int) -> flo
         return bonferroni
     from scipy.stats import studentized_range
 
-    # The range is that of single values, of which two differ with √2 times the standard deviation of one.
+    # The studentized range is measured in standard deviations of one value, t in those of a difference of two values,
+    # which are √2 times as large.
     studentized_difference = math.sqrt(2) * statistic_of(p_value, freedom)
     return float(studentized_range.sf(studentized_difference, count, max(freedom, 1.0)))
 
 
 def chosen_among(ratio: Interval, count: int) -> Interval:
-    """Return a ratio to a baseline, of the configuration that its own value chose from `count`.
+    """Return the ratio to a baseline of a configuration that was chosen from `count` by its own value.
 
-    Bounds and p-value hold for the ratios of all of them to their baselines at once, and so for whichever was chosen.
-    The value stays as measured: it is the best of several, which is more than the truth in the mean.
+    The returned bounds are wider and the p-value is larger, so that they hold for the ratios of all `count`
+    configurations at once, and so for the chosen one. The value stays as measured. It is the best of several, so it is
+    larger than the true value on average.
+
+    The ratio is returned as it is if `count` is 1 or less, if it has no p-value, degrees of freedom or bounds, or if
+    its bounds are equal.
 
     >>> alone = Interval(1.02, 1.0, 1.0404, 3, LEVEL, 0.0496, freedom=10.0)
     >>> chosen_among(alone, 1) is alone
@@ -81,14 +90,16 @@ def chosen_among(ratio: Interval, count: int) -> Interval:
         ratio,
         low=ratio.value * math.exp(-wider),
         high=ratio.value * math.exp(wider),
-        # Neither less than of one comparison, nor more than Bonferroni's bound, whatever the quadrature's error.
+        # At least the p-value of one comparison and at most Bonferroni's bound, in spite of errors of the quadrature.
         p_value=float(np.clip(p_value, ratio.p_value, count * ratio.p_value)),
     )
 
 
 @cache
 def dunnett_critical_value(count: int, freedom: float, level: float = LEVEL) -> float:
-    """Return the value that the largest of `count` t values against one baseline exceeds in 1 − `level` of all cases.
+    """Return the value that the largest of `count` absolute t values exceeds with the probability 1 − `level`.
+
+    The t values compare `count` configurations with the same baseline, and no difference exists.
 
     >>> round(dunnett_critical_value(4, 20.0), 2)  # Dunnett's table of 1964, two-sided, 5%
     2.65
@@ -106,11 +117,12 @@ def dunnett_critical_value(count: int, freedom: float, level: float = LEVEL) -> 
 
 
 def dunnett_p_value(statistic: float, count: int, freedom: float) -> float:
-    """Return the p-value, two-sided, of the largest of `count` t values against one baseline.
+    """Return the two-sided p-value of `statistic`, the largest of `count` t values against the same baseline.
 
-    Means x_i of k = `count` configurations and that of the baseline, z, have equal variances. The t values
-    (x_i − z) / (√2 s) have correlations of a half, but given z and the estimated standard deviation s they are
-    independent. In units of the true standard deviation each lies within ±t exactly if x_i lies within z ± √2 t s, so
+    The means x_i of k = `count` configurations and the mean z of the baseline have equal variances. The t values are
+    (x_i − z) / (√2 s), where s is the estimated standard deviation. Any two of them have a correlation of 1/2, but for
+    given z and s they are independent. In units of the true standard deviation, a t value lies within ±t exactly if x_i
+    lies within z ± √2 t s, so
 
         p  =  1 − ∫∫ [Φ(z + √2 t s) − Φ(z − √2 t s)]^k  φ(z) dz  f(s) ds
 
@@ -120,7 +132,7 @@ def dunnett_p_value(statistic: float, count: int, freedom: float) -> float:
     (0.05, 0.05)
     """
     nodes, weights = np.polynomial.legendre.leggauss(NODES)
-    # The outer integral is over the quantiles of s, from 0 to 1, which makes f(s) ds uniform.
+    # The outer integral is over the probability of s, from 0 to 1, instead of over s: f(s) ds is then constant.
     quantiles, quantile_weights = (nodes + 1) / 2, weights / 2
     deviations = np.sqrt(chdtri(freedom, 1 - quantiles) / freedom)
     # The inner integral is from −WIDEST to WIDEST.

@@ -1,7 +1,7 @@
-"""Student's t distribution: how far an interval reaches, and how unlikely an estimate is by chance alone.
+"""Student's t distribution: critical values of intervals, and p-values.
 
-A statistic is the distance of an estimate from a hypothesis, in standard errors. Its distribution depends on how many
-degrees of freedom the standard error has: the fewer, the farther it may lie from 0 by chance.
+A statistic is the distance of an estimate from a hypothesis, in standard errors. The fewer degrees of freedom the
+standard error has, the farther the statistic may lie from 0 by chance.
 """
 
 from scipy.special import stdtr, stdtrit
@@ -10,7 +10,7 @@ from multicard.stats.interval import LEVEL
 
 
 def critical_value(freedom: float, level: float = LEVEL) -> float:
-    """Return how many standard errors an interval of this level reaches to each side of its estimate.
+    """Return how many standard errors an interval with the coverage `level` reaches to each side of its estimate.
 
     >>> round(critical_value(2.0), 3), round(critical_value(10.0), 3)  # as in the tables of any book of statistics
     (4.303, 2.228)
@@ -19,7 +19,7 @@ def critical_value(freedom: float, level: float = LEVEL) -> float:
 
 
 def two_sided_p_value(statistic: float, freedom: float) -> float:
-    """Return the probability that chance takes a statistic at least as far from 0, to either side.
+    """Return the probability that a statistic lies at least as far from 0 by chance, to either side.
 
     >>> round(two_sided_p_value(-4.303, 2.0), 4), two_sided_p_value(0.0, 2.0)
     (0.05, 1.0)
@@ -28,7 +28,7 @@ def two_sided_p_value(statistic: float, freedom: float) -> float:
 
 
 def statistic_of(p_value: float, freedom: float) -> float:
-    """Return the distance from 0 that has a two-sided p-value: the inverse of `two_sided_p_value`.
+    """Return the statistic above 0 that has a two-sided p-value: the inverse of `two_sided_p_value`.
 
     >>> round(statistic_of(0.05, 2.0), 3)
     4.303
