@@ -1,1 +1,1 @@
-"""A run as it is kept: the typed record in run.json, and the one function that reads it."""
+"""A run as it is stored: the types of run.json and rank.json, its parameters, and the words for its machine."""

@@ -1,4 +1,4 @@
-"""Where and with what a run ran, in words: the one place that words the hardware and the versions of a record."""
+"""Descriptions of the machine and the versions of a run. All texts about them are made here."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -7,15 +7,15 @@ from multicard.core.text import gpu_name
 from multicard.core.units import BYTES, with_unit
 from multicard.runs.record import GpuModel, Hardware, Host, RunRecord
 
-SHOWN_DIGITS = 12  # enough of a checksum to tell versions of a script apart
+SHOWN_DIGITS = 12  # first digits of a script's checksum that are shown: enough to distinguish versions of the script
 NOT_RECORDED = "not recorded"
-SYNTHETIC = "synthetic"  # marks the names of machines that do not exist, whose timings are invented
+SYNTHETIC = "synthetic"  # part of the name of a machine or GPU that does not exist; timings on it are invented
 
 
 def is_synthetic(names: Iterable[str | None]) -> bool:
-    """True if timings are invented: one of the names of their machine says so.
+    """True if one of the names of a machine and its GPUs contains `SYNTHETIC`, so that its timings are invented.
 
-    Real runs on synthetic images have real timings.
+    Real runs on synthetic images have real timings; their machine is not named like this.
 
     >>> is_synthetic([None, "H100 (synthetic)"]), is_synthetic(["NVIDIA H100"])
     (True, False)
@@ -24,12 +24,12 @@ def is_synthetic(names: Iterable[str | None]) -> bool:
 
 
 def gpu_names(hardware: Hardware | None) -> list[str]:
-    """Return the name of each GPU that a job may use, as today's drivers give it."""
+    """Return the name of each GPU that a job may use, in the form of today's drivers; empty without hardware."""
     return [gpu_name(gpu.name) for gpu in hardware.gpus] if hardware else []
 
 
 def machine_in_words(hardware: Hardware | None) -> str:
-    """Return the kind of machine: GPUs, processor, CPUs.
+    """Return the GPUs with their numbers, the processor and the number of CPUs; "None" for what is not recorded.
 
     >>> h100 = GpuModel(name="NVIDIA H100")
     >>> machine_in_words(Hardware(gpus=(h100,) * 4, processor="AMD EPYC 9334", logical_cpus=128))
@@ -41,9 +41,9 @@ def machine_in_words(hardware: Hardware | None) -> str:
 
 
 def versions_in_words(record: RunRecord) -> str:
-    """Return the versions of a run's software with its profiler, and the checksum of its script.
+    """Return the versions of a run's software, its profiler, and its script with the first digits of the checksum.
 
-    Such as "torch 2.11.0, profiler nsys, train.py 0a1b2c3d4e5f".
+    For example "torch 2.11.0, profiler nsys, train.py 0a1b2c3d4e5f". Versions that are None are left out.
     """
     versions: dict[str, str | None] = dict(record.versions or {})
     versions["profiler"] = record.profiler.used
@@ -54,7 +54,7 @@ def versions_in_words(record: RunRecord) -> str:
 
 
 def machine_facts(host: Host | None, hardware: Hardware | None) -> dict[str, str]:
-    """Return host and hardware as labelled facts; empty where a job ended before it recorded them."""
+    """Return host and hardware as texts by label; empty if a job ended before it recorded either of them."""
     if host is None and hardware is None:
         return {}
     host = host or Host()
@@ -63,7 +63,7 @@ def machine_facts(host: Host | None, hardware: Hardware | None) -> dict[str, str
     logical = described.logical_cpus or NOT_RECORDED
     kinds_of_gpus = Counter(f"{gpu.name}, {_size(gpu.memory_bytes)}" for gpu in described.gpus)
     gpus = "; ".join(f"{count} × {gpu}" for gpu, count in kinds_of_gpus.items())
-    # Hardware that was recorded without GPUs has none.
+    # If hardware was recorded and lists no GPUs, the machine has none.
     no_gpus = "none" if hardware else NOT_RECORDED
     return {
         "Host": host.name or NOT_RECORDED,
@@ -76,20 +76,20 @@ def machine_facts(host: Host | None, hardware: Hardware | None) -> dict[str, str
 
 
 def profiler_in_words(record: RunRecord) -> str:
-    """Return the profiler of a run with the reason for it, and why there is no trace."""
+    """Return the profiler of a run, why it was used and, if there is no trace, why."""
     profiler = record.profiler
     missing = f"; no trace: {profiler.trace_missing}" if profiler.trace_missing else ""
     return f"{profiler.used} ({profiler.why or 'no reason recorded'}){missing}"
 
 
 def gpu_in_words(gpu: GpuModel) -> str:
-    """Return the name of a GPU with its memory, where that is recorded."""
+    """Return the name of a GPU, followed by its memory if that is recorded."""
     memory = f" ({with_unit(gpu.memory_bytes, BYTES)})" if gpu.memory_bytes else ""
     return gpu_name(gpu.name) + memory
 
 
 def smallest_gpu_bytes(hardware: Hardware | None) -> int | None:
-    """Return the memory of the smallest GPU; None if none is recorded."""
+    """Return the memory of the GPU with the least memory; None if no memory is recorded."""
     if hardware is None:
         return None
     sizes = [gpu.memory_bytes for gpu in hardware.gpus if gpu.memory_bytes]

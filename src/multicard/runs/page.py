@@ -1,4 +1,4 @@
-"""The page of the documentation about run.json, made from the fields of `RunRecord`."""
+"""The documentation page about run.json. It is made from the fields of `RunRecord`."""
 
 from collections.abc import Iterator
 from typing import Any, get_args
@@ -28,7 +28,7 @@ recorded, or has been left out by an [archive](comparing.md). Units are at the e
 `_bytes` bytes, `_w` watts, `_j` joules, `_mhz` megahertz, `_c` degrees Celsius.
 """
 
-# How a text of a field leaves in an archive, by its rule.
+# What an archive holds of the text of a field, by the field's rule (`multicard.core.sharing`).
 IN_ARCHIVES: dict[type[Rule], str] = {
     Words: "known words",
     Form: "if it has the expected form",
@@ -42,7 +42,7 @@ IN_ARCHIVES: dict[type[Rule], str] = {
 
 
 def page() -> str:
-    """Return the page as Markdown: a table of the record's keys, then one for each kind of part."""
+    """Return the page as Markdown: a table of the record's keys, then a section for each kind of part."""
     sections = [HEAD, *_table(RunRecord)]
     for part in _parts(RunRecord):
         sections += [f"\n## {_heading(part)}\n", f"{_sentence(part)}\n", *_table(part)]
@@ -50,7 +50,7 @@ def page() -> str:
 
 
 def _parts(record: type[RecordPart]) -> list[type[RecordPart]]:
-    """Return the kinds of parts of a record, each once, in the order in which they first stand in it."""
+    """Return the classes of the parts of a record, and of their parts, each once, in the order of first appearance."""
     parts: dict[type[RecordPart], None] = {}
     for field in record.model_fields.values():
         for part in _types_in(field.annotation):
@@ -61,7 +61,7 @@ def _parts(record: type[RecordPart]) -> list[type[RecordPart]]:
 
 
 def _types_in(annotation: Any) -> Iterator[Any]:
-    """Yield the types that an annotation is made of."""
+    """Yield the types inside an annotation: `int` and `None` for `tuple[int, ...] | None`, with `...` between them."""
     arguments = get_args(annotation)
     if not arguments:
         yield annotation
@@ -70,13 +70,13 @@ def _types_in(annotation: Any) -> Iterator[Any]:
 
 
 def _table(part: type[RecordPart]) -> list[str]:
-    """Return the lines of a table of the keys of a part."""
+    """Return the lines of the table of a part's keys."""
     rows = [f"| `{name}` | {_content(field)} | {_in_archives(field)} |" for name, field in part.model_fields.items()]
     return ["| key | content | in archives |", "|---|---|---|", *rows]
 
 
 def _content(field: FieldInfo) -> str:
-    """Return what a field holds, with a link to the table of its parts."""
+    """Return the description of a field, and links to the tables of the parts that it holds."""
     text = field.description or ""
     parts = [part for part in _types_in(field.annotation) if isinstance(part, type) and issubclass(part, RecordPart)]
     links = [f"[keys](#{_heading(part).lower().replace(' ', '-')})" for part in parts]
@@ -84,7 +84,7 @@ def _content(field: FieldInfo) -> str:
 
 
 def _in_archives(field: FieldInfo) -> str:
-    """Return whether and how a field leaves in an archive."""
+    """Return what an archive holds of a field: "yes" for all of it, "no" for nothing, else as `IN_ARCHIVES` states."""
     types = set(_types_in(field.annotation))
     if PRIVATE in field.metadata:
         return "no"
@@ -95,11 +95,12 @@ def _in_archives(field: FieldInfo) -> str:
 
 
 def _heading(part: type[RecordPart]) -> str:
-    """Return the name of a kind of part in words: "Gpu state" for `GpuState`."""
+    """Return the name of a part's class in words: "Gpu state" for `GpuState`."""
     name = part.__name__.removesuffix("Record")
     words = "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in name)
     return words.strip().capitalize()
 
 
 def _sentence(part: type[RecordPart]) -> str:
+    """Return the docstring of a part's class in one line."""
     return " ".join((part.__doc__ or "").split())

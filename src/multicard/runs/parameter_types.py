@@ -1,7 +1,8 @@
-"""Types of parameters: the values that each may have, declared once for jobs and for the configuration files of users.
+"""Types of parameters: the values that each parameter may have.
 
-A workload's parameters (`JobParameters` and its subclasses) add defaults, labels and descriptions to these types; the
-sections `fixed` and `vary` of a configuration (`scenario_parameters`) take the same values, stated or listed.
+They are used twice. The parameters of a workload (`JobParameters` and its subclasses) add defaults, labels and
+descriptions. The sections `fixed` and `vary` of a configuration file (`scenario_parameters`) take a value, or a list of
+values, of the same type.
 """
 
 import math
@@ -16,7 +17,7 @@ Value = TypeVar("Value")
 Values = Annotated[list[Value], Field(min_length=1)]
 
 DATASET_NAME = r"^[a-z0-9][a-z0-9-]*$"
-TEXT = r"^[^\x00]*$"  # no argument of a program holds a NUL
+TEXT = r"^[^\x00]*$"  # without NUL, which no argument of a program can hold
 
 NonNegative = Annotated[int, Field(ge=0)]
 Positive = Annotated[int, Field(ge=1)]
@@ -24,7 +25,7 @@ PositiveFloat = Annotated[float, Field(gt=0)]
 Text = Annotated[str, StringConstraints(pattern=TEXT)]
 NonEmptyText = Annotated[str, StringConstraints(min_length=1, pattern=TEXT)]
 
-# Every workload.
+# Parameters of every workload.
 WorkloadName = Literal["vision", "llm", "script", "adopted"]
 Device = Literal["cpu", "cuda"]
 DeviceCount = Annotated[int, Field(ge=1, le=1024)]
@@ -33,7 +34,7 @@ Binding = Literal["none", "numa"]
 Ablation = Literal["none", "loader", "communication", "loader+communication", "host", "communication+host"]
 ProfilerName = Literal["auto", UsedProfiler]
 
-# Image classification, and what it shares with the tuning of language models.
+# Parameters of image classification; some of them are also parameters of the tuning of language models.
 DatasetName = Annotated[str, Field(pattern=DATASET_NAME)]
 ImageSize = Annotated[int, Field(ge=8, le=4096)]
 StrategyName = Literal["single", "dp", "ddp", "ddp-ds", "fsdp"]
@@ -46,15 +47,15 @@ Layout = Literal["nchw", "nhwc"]
 Preset = Literal["paper", "tuned"]
 Tf32 = Literal["default", "on", "off"]
 
-# Tuning of language models.
+# Parameters of the tuning of language models.
 TechniqueName = Literal["lora", "qlora", "qat", "dpo", "full"]
 SequenceLength = Annotated[int, Field(ge=16)]
 QatTarget = Literal["adapters", "weights"]
 
-# Scripts of users, and traces of programs that multicard did not launch.
+# Parameters of users' scripts, and of runs that are made of traces of programs that multicard did not launch.
 LauncherName = Literal["auto", "python", "torchrun", "accelerate", "deepspeed", "srun", "mpirun", "command"]
 VariableName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
-# YAML has lists and no tuples, which strict models would refuse.
+# Not strict, because YAML has lists and no tuples, and a strict model refuses a list for a tuple.
 Command = Annotated[tuple[Text, ...], Field(min_length=1, strict=False)]
 VariableNames = Annotated[tuple[VariableName, ...], Field(strict=False)]
 Folder = Annotated[str, Field(min_length=1, pattern=TEXT)]
@@ -62,10 +63,11 @@ ProgramName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9.+-]{0,39}$")
 
 
 def own_value(value: Any) -> Any:
-    """Return the value of a user's own parameter, with text that spells a number or boolean converted to it.
+    """Return the value of a user's own parameter; text becomes a number or boolean if Python writes that so.
 
-    Equal commands are then equal runs, however their values are written. Raises `ValueError` if the value is neither
-    text nor a number nor a boolean.
+    So the value 32 and the text "32", which make the same command, also make the same run. Other text stays text.
+
+    Raises `ValueError` if the value is neither text nor a number nor a boolean.
 
     >>> [own_value(text) for text in ("32", "1e-3", "0.001", "True", "nan")]
     [32, '1e-3', 0.001, True, 'nan']
@@ -81,7 +83,7 @@ def own_value(value: Any) -> Any:
             number = convert(value)
         except ValueError:
             continue
-        # Other spellings, such as 1e-3 or 007, stay text: the command gets what the user wrote.
+        # Another spelling, such as 1e-3 or 007, stays text, because the command must get what the user wrote.
         if str(number) == value and math.isfinite(number):
             return number
     return value

@@ -1,4 +1,4 @@
-"""What the parameters of every workload share, and the readable id that a run's parameters make."""
+"""The parameters that all workloads share, and the readable id of a run, which is made of its parameters."""
 
 import hashlib
 import math
@@ -24,40 +24,44 @@ from multicard.runs.parameter_types import (
     ProfilerName,
 )
 
-DEFAULT_WORKLOAD = "vision"  # where parameters state none
-LONGEST_ID = 180  # file systems allow 255 bytes in a name; temporary names need some of them
-ARGS = "args"  # the parameter that holds a user's own
-# Parts of a step that a run may skip, and combinations; see `multicard.record.observe.ablation`.
+DEFAULT_WORKLOAD = "vision"  # the workload of parameters that state none
+# Most characters of a run's id. File systems allow 255 bytes in a name, and names of temporary files add some to it.
+LONGEST_ID = 180
+ARGS = "args"  # name of the parameter that holds the user's own parameters, by name
+# Values of `ablate`: the parts of a step that a run may skip, alone or together, and "none". See
+# `multicard.record.observe.ablation`.
 ABLATIONS: tuple[str, ...] = get_args(Ablation)
 
 
-# How values of a parameter are worded for people: a format, or one by the text of a value, with `ANY` for all others.
-# The text of a value that is not stated (null) is empty.
+# How the values of a parameter are shown to people: one format for all values, such as "batch {}", or a mapping from
+# the text of a value to a format, in which `ANY` stands for all other values. The text of null is empty.
 Words = str | dict[str, str]
 ANY = "*"
 
 
 def labelled(label: str, description: str, words: Words | None = None, **options: Any) -> Any:
-    """Return a pydantic field that shows in a run's id as its label and value, where it differs from its default.
+    """Return a pydantic field that a run's id shows, as label and value, if it differs from its default.
 
-    `words`: see `worded`. `options`: further arguments of `pydantic.Field`.
+    `words`: as for `worded`. `options`: further arguments of `pydantic.Field`.
     """
     return Field(description=description, json_schema_extra=_metadata(label=label, words=words), **options)
 
 
 def worded(words: Words, description: str, **options: Any) -> Any:
-    """Return a pydantic field whose values figures and texts word by `words`, such as "batch {}".
+    """Return a pydantic field whose values are shown in figures and texts as `words` states, such as "batch {}".
 
-    Of others they state the name, too. `options`: further arguments of `pydantic.Field`.
+    The values of a field without `words` are shown with the field's name. `options`: further arguments of
+    `pydantic.Field`.
     """
     return Field(description=description, json_schema_extra=_metadata(words=words), **options)
 
 
 def _metadata(**entries: Any) -> dict[str, Any]:
+    """Return the entries that are not None."""
     return {name: entry for name, entry in entries.items() if entry is not None}
 
 
-# Parameters that each workload has with a default of its own.
+# Types of parameters that several workloads have, each with its own default.
 DatasetOf = Annotated[DatasetName, worded("{}", "Name of a data set listed under `datasets`.")]
 WarmupSteps = Annotated[NonNegative, labelled("warmup", "Warm-up steps, excluded from all measures.")]
 ProfiledSteps = Annotated[
@@ -71,7 +75,7 @@ ProfiledSteps = Annotated[
 
 
 def flat(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return parameters with the user's own as keys of their own, instead of in a mapping under `args`.
+    """Return parameters in which each of the user's own is a key such as `args.batch`, instead of a mapping `args`.
 
     >>> flat({"args": {"b": 32}, "devices": 2})
     {'devices': 2, 'args.b': 32}
@@ -82,7 +86,7 @@ def flat(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def nested(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return parameters with the user's own in a mapping under `args`: the inverse of `flat`.
+    """Return parameters in which the user's own are a mapping `args`: the inverse of `flat`.
 
     >>> nested({"devices": 2, "args.b": 32})
     {'devices': 2, 'args': {'b': 32}}
@@ -98,7 +102,7 @@ def nested(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def as_columns(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return parameters as columns of a table: flat, commands as text in a shell's syntax, and without secrets.
+    """Return parameters as columns of a table: flat, with lists as text in a shell's syntax, and without secrets.
 
     >>> as_columns({"command": ("train.py", "-b {b}", "--token=hunter2"), "args": {"b": 32}})
     {'command': "train.py '-b {b}' --token=removed", 'args.b': 32}
@@ -112,12 +116,15 @@ def as_columns(values: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-# The runs of a scenario share their command, which takes longer to search than the rest of a run takes to plan.
+# Cached because the runs of a scenario have the same command, and searching it takes longer than the rest of planning a
+# run.
 _secret_parameters_of_command = cache(secret_parameters)
 
 
 def secret_own(command: Sequence[str], users_own: Mapping[str, Any]) -> set[str]:
-    """Return the names of the user's own parameters that look like secrets, by name or by their place in `command`.
+    """Return the names of the user's own parameters that look like secrets.
+
+    A parameter looks like one by its name and value, or by its place in `command`, such as `--password={p}`.
 
     >>> secret_own(["train.py", "--password={p}", "-b", "{b}"], {"p": "hunter2", "b": 8, "api_key": "x"}) - {"p"}
     {'api_key'}
@@ -129,14 +136,14 @@ def secret_own(command: Sequence[str], users_own: Mapping[str, Any]) -> set[str]
 
 
 class JobParameters(BaseModel):
-    """Parameters of one job: the base of every workload's.
+    """Parameters of one job: the base class of the parameters of each workload.
 
-    The metadata `label` is how a parameter shows in the run id when it differs from its default.
+    Fields made by `labelled` are shown in the run's id if they differ from their defaults.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
-    # Names of the parameters with which `run_id` begins: those that a reader of results looks for first.
+    # Names of the parameters that a run's id always shows, first and in this order.
     HEADLINE: ClassVar[tuple[str, ...]]
 
     workload: str = Field(description="The kind of job.")
@@ -177,7 +184,7 @@ class JobParameters(BaseModel):
 
     @property
     def ablated(self) -> tuple[str, ...]:
-        """Parts that the run skips; to skip the host's work includes skipping the loader, which is part of it."""
+        """Parts of a step that the run skips. A run that skips the host's work also skips the loader, a part of it."""
         if self.ablate == "none":
             return ()
         parts = tuple(self.ablate.split("+"))
@@ -210,17 +217,17 @@ class JobParameters(BaseModel):
 
     @property
     def loader_workers(self) -> int:
-        """Number of processes that load data, of all ranks together."""
+        """Number of processes that load data, for all ranks of the run together."""
         return 0
 
     @property
     def cpus_per_node(self) -> int:
-        """CPUs that the run needs on a node: one for each thread and each loading process of its ranks."""
+        """CPUs that the run needs on a node: one for each thread of its ranks, and one for each loading process."""
         return self.ranks_per_node * self.threads + math.ceil(self.loader_workers / self.nodes)
 
     @property
     def shared_memory_bytes(self) -> int:
-        """The most that loading processes put into shared memory: all batches that they load ahead."""
+        """Most bytes that the loading processes put into shared memory: all batches that they load ahead."""
         return 0
 
     @property
@@ -229,19 +236,20 @@ class JobParameters(BaseModel):
         return ()
 
     def default(self, name: str) -> Any:
-        """Return the value that a parameter has where it is not stated."""
+        """Return the value of a parameter that is not stated."""
         return field_defaults(type(self))[name]
 
     def stated(self) -> dict[str, Any]:
-        """Return only what differs from the defaults, so that a new parameter with a default reruns nothing.
+        """Return the parameters that differ from their defaults, and the workload if it is not the default one.
 
-        The workload is stated unless it is the default one.
+        Defaults are left out so that the same run states the same after multicard gets a new parameter.
         """
         different = {name: value for name, value in self.model_dump().items() if value != self.default(name)}
         return different if self.workload == DEFAULT_WORKLOAD else {"workload": self.workload, **different}
 
 
-# The fields of a class never change, and planning asks for them for each of thousands of runs: hence the caches.
+# The functions below are cached because planning calls them for each of thousands of runs, and the fields of a class
+# never change.
 @cache
 def field_defaults(parameters: type[JobParameters]) -> dict[str, Any]:
     """Return the defaults of a workload's parameters by name."""
@@ -250,17 +258,18 @@ def field_defaults(parameters: type[JobParameters]) -> dict[str, Any]:
 
 @cache
 def _labels(parameters: type[JobParameters]) -> dict[str, str]:
-    """Return the labels of the parameters that a run id shows only where they differ from their defaults."""
+    """Return the labels, by name, of the parameters that a run id shows if they differ from their defaults."""
     return _metadata_entries(parameters, "label")
 
 
 @cache
 def parameter_words(parameters: type[JobParameters]) -> dict[str, Words]:
-    """Return how the values of parameters are worded, by name; see `worded`."""
+    """Return the words of each parameter that has some, by its name; see `Words`."""
     return _metadata_entries(parameters, "words")
 
 
 def _metadata_entries(parameters: type[JobParameters], entry: str) -> dict[str, Any]:
+    """Return the metadata `entry` (`label` or `words`) of each field that has it, by the field's name."""
     entries = {}
     for name, field in parameters.model_fields.items():
         metadata = field.json_schema_extra
@@ -270,10 +279,11 @@ def _metadata_entries(parameters: type[JobParameters], entry: str) -> dict[str, 
 
 
 def run_id(parameters: JobParameters) -> str:
-    """Return the readable id of a run, made of its own parameters and of nothing else, so that it is stable.
+    """Return the readable id of a run. It depends on the run's parameters alone.
 
-    The headline comes first; any other parameter shows only when it differs from its default, so two different runs
-    never share an id. An id too long for a file name ends in a digest.
+    The id has the workload, the parameters of `HEADLINE`, then each other parameter that differs from its default, and
+    at the end the repeat. So two runs with different parameters have different ids. If the id would be longer than
+    `LONGEST_ID`, its end is replaced by a digest of the whole id.
     """
     parts = [parameters.workload, *(_headline_part(parameters, name) for name in parameters.HEADLINE)]
     for name, label in _labels(type(parameters)).items():
@@ -298,7 +308,7 @@ def _headline_part(parameters: JobParameters, name: str) -> str:
 
 
 def _labelled_part(label: str, value: Any) -> str:
-    """Return a parameter as it shows in a run id.
+    """Return a parameter as a run id shows it.
 
     >>> _labelled_part("batch", 32), _labelled_part("packed", True), _labelled_part("persistent", False)
     ('batch32', 'packed', 'no-persistent')

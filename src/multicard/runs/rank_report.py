@@ -1,4 +1,4 @@
-"""The report that one rank leaves of itself, rank.json: written in the training process, read by the launcher."""
+"""The report of one rank, rank.json: the training process writes it, and the launcher reads it."""
 
 import json
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ from multicard.runs.record import (
 
 
 class RankReport(RecordPart):
-    """How a rank ended, and what it measured; a rank that failed before its first step knows little else."""
+    """How a rank ended, and what it measured. In the report of a rank that failed early, most fields are None."""
 
     rank: int
     outcome: Outcome
@@ -48,9 +48,9 @@ _REASON = TypeAdapter(Reason)
 
 
 def reason_from(values: Mapping[str, Any]) -> Reason:
-    """Return a reason by its fields in JSON, such as in process.json.
+    """Return the reason whose fields are `values`, as parsed from JSON, for example from process.json.
 
-    Raises `ValidationError` if they are not those of a reason.
+    Raises `ValidationError` if `values` has other fields, or a value of another type.
     """
     return _REASON.validate_json(json.dumps(values))
 
@@ -58,6 +58,6 @@ def reason_from(values: Mapping[str, Any]) -> Reason:
 def read_rank_report(path: Path) -> RankReport:
     """Read rank.json.
 
-    Raises `UserError` if it is not the report of a rank, as when something else wrote to the folder.
+    Raises `UserError` if the file is missing or is not the report of a rank, because another program wrote it.
     """
     return read_model(path, RankReport, "not the report of a rank: ")

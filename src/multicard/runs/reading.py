@@ -1,4 +1,4 @@
-"""Read a JSON file as a model of pydantic, with one line for whatever is wrong with it."""
+"""Read a JSON file as a model of pydantic. Any error is one line that names the file."""
 
 import json
 from collections.abc import Mapping
@@ -15,10 +15,10 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 def read_model(path: Path, model: type[Model], prefix: str = "") -> Model:
-    """Read and check a JSON file; `prefix`: what stands before a fault in the message.
+    """Read and check a JSON file. `prefix`: text before the fault in the message of an error.
 
-    Raises `UserError` with the file, the key, what was found and what was expected, if the file is missing, does not
-    parse, or is not of the model's form.
+    Raises `UserError` if the file is missing, does not parse, or does not fit the model. The message names the file. If
+    the file does not fit the model, it also has the key, what was found and what was expected.
     """
     return checked(read_object(path), path, model, prefix)
 
@@ -30,12 +30,12 @@ def checked(
     prefix: str = "",
     context: Mapping[str, Any] | None = None,
 ) -> Model:
-    """Return the content of the JSON file `path` as a model; `context`: for the model's validators.
+    """Return `content`, the parsed content of the JSON file `path`, as a model.
 
-    Raises `UserError` as `read_model`.
+    `context`: passed to the validators of the model. Raises `UserError` as `read_model` if the model does not fit.
     """
     try:
-        # Strict models take lists for tuples, and mappings for dataclasses, from JSON only.
+        # As JSON, because only from JSON does a strict model take a list for a tuple, or a mapping for a dataclass.
         return model.model_validate_json(json.dumps(content), context=context)
     except ValidationError as error:
         raise UserError(f"{path}: {prefix}{first_fault(error)}") from None

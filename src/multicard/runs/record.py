@@ -1,9 +1,11 @@
 """The record of a run, run.json: written by the launcher when a job has ended, read by `read_run` alone.
 
-Each field states its meaning, its unit by the end of its name (`_s` seconds, `_bytes` bytes), and beside its type the
-rule by which a text of it may leave in an archive (`multicard.core.sharing`). docs/run-record.md and the archive's
-allow-list are made from these. Nearly every field may be None: a job that ended early recorded less, and an archive
-leaves some out. What was not recorded is None, never zero.
+Each field has a description. Its unit is the end of its name (`_s` seconds, `_bytes` bytes). Beside its type stands the
+rule by which an archive may hold its text (`multicard.core.sharing`). docs/run-record.md and the list of what archives
+may hold are made from these.
+
+Nearly every field may be None, because a job that ended early recorded less, and because archives leave some fields
+out. A value that was not recorded is None, never zero.
 """
 
 import json
@@ -38,28 +40,28 @@ from multicard.profilers.interface import UsedProfiler
 from multicard.runs.parameters import JobParameters
 
 NO_PROFILER = "no profiler was used"
-# Names of NVML's clocks event reasons, by their bits (nvml.h).
+# Names of the bits of NVML's clocks event reasons, which say why clocks are low (nvml.h).
 CLOCK_REASONS = {
     0x1: "gpu_idle", 0x2: "applications_clocks_setting", 0x4: "sw_power_cap", 0x8: "hw_slowdown", 0x10: "sync_boost",
     0x20: "sw_thermal_slowdown", 0x40: "hw_thermal_slowdown", 0x80: "hw_power_brake_slowdown",
     0x100: "display_clock_setting", 0x200: "board_limit", 0x400: "reliability",
 }  # fmt: skip
-CLOCK_REASON = Form(rf"{'|'.join(CLOCK_REASONS.values())}|0x[0-9a-f]+")  # a bit without a name is a number
+CLOCK_REASON = Form(rf"{'|'.join(CLOCK_REASONS.values())}|0x[0-9a-f]+")  # a bit without a name is written as 0x…
 
 
 def ended_as(outcome: str) -> str:
-    """Return why a run that did not complete has no trace."""
+    """Return the reason why a run that did not complete has no trace: its outcome."""
     return f"the run ended as {outcome}"
 
 
 class RecordPart(BaseModel):
-    """Base of the record and its parts: never changed, and without fields that are not declared."""
+    """Base class of the record and its parts. Instances are immutable, and unknown fields are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any]) -> Self:
-        """Return a part by its values as JSON has them: lists for tuples, mappings for parts."""
+        """Return the part with these values, which are as in JSON: lists for tuples, mappings for parts."""
         return cls.model_validate_json(json.dumps(values))
 
 
@@ -369,13 +371,17 @@ class RunRecord(RecordPart):
 
     @property
     def completed(self) -> bool:
-        """True if it ran to its end, so that it has measures."""
+        """True if the run completed, so that it has measures."""
         return self.outcome == "completed"
 
     @field_validator("parameters", mode="plain")
     @classmethod
     def _by_their_workload(cls, value: Any, info: ValidationInfo) -> JobParameters:
-        """Take parameters that were checked by the model of their workload, which only the reader of a file knows."""
+        """Return parameters that were checked before, by the model of their workload.
+
+        This module does not know the workloads. So a reader of a file checks the parameters, and passes the result as
+        `parameters` in the context of validation; they then replace `value`.
+        """
         parameters = value if isinstance(value, JobParameters) else (info.context or {}).get("parameters")
         if not isinstance(parameters, JobParameters):
             raise ValueError("expected parameters that were checked before; use read_run")
@@ -383,7 +389,7 @@ class RunRecord(RecordPart):
 
     @field_serializer("parameters")
     def _all_parameters(self, parameters: JobParameters) -> dict[str, Any]:
-        """Return those at their defaults, too: a later version may have other defaults."""
+        """Return all parameters, also those at their defaults, because a later version may have other defaults."""
         return parameters.model_dump(mode="json")
 
     @field_serializer("reason")
@@ -391,5 +397,5 @@ class RunRecord(RecordPart):
         return None if reason is None else reason.record()
 
     def as_json(self) -> dict[str, Any]:
-        """Return the content of run.json: the fields that were stated, with None where nothing was recorded."""
+        """Return the content of run.json: the fields that were given to the record, also those that are None."""
         return self.model_dump(mode="json", exclude_unset=True)

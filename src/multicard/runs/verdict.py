@@ -1,4 +1,4 @@
-"""The verdict on a job: given by the launcher, and refined by what the job's workload knows."""
+"""The verdict on a job. The launcher gives it, and the job's workload may change it (`Workload.judge`)."""
 
 from typing import NamedTuple
 
@@ -7,7 +7,7 @@ from multicard.core.reasons import Reason
 
 
 class Verdict(NamedTuple):
-    """The outcome of a job, and the reason unless it completed."""
+    """The outcome of a job, and the reason for it; the reason is None if the job completed."""
 
     outcome: Outcome
     reason: Reason | None = None
