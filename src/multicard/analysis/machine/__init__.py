@@ -1,1 +1,1 @@
-"""How fast a machine is at most, as recorded by `multicard doctor --measure`, and how far runs are from that."""
+"""The limits of a machine, recorded by `multicard doctor --measure`, and the utilization of the machine by runs."""

@@ -1,4 +1,4 @@
-"""Limits of a machine, recorded by `multicard doctor --measure`: rates with their spread."""
+"""Limits of a machine, recorded by `multicard doctor --measure`: rates with their intervals."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from multicard.runs.record import Hardware, Host, NodeConditions, RankRecord
 from multicard.stats.interval import Interval
 from multicard.stats.pool import geometric_mean_interval
 
-# Measurements by the name that they have in a record, in words.
+# The words for each measurement, by its name in a record.
 NAMES = {
     "matmul": "matrix multiplication",
     "all_reduce": "all-reduce, bus bandwidth",
@@ -25,14 +25,14 @@ NAMES = {
 
 
 class Row(BaseModel):
-    """A measurement: its work per call, in operations or bytes, and its seconds per call.
+    """A measurement: its work per call, in `operations` or `bytes`, and its seconds per call.
 
-    Matrix products have a `precision`, the `edge` of their square matrices and `threads`, all-reduces have `devices`
-    and `message_bytes`.
+    Matrix products also have `precision`, `edge` (rows of their square matrices) and `threads`. All-reduces also have
+    `devices` and `message_bytes`.
     """
 
     measure: Annotated[Literal["matmul", "all_reduce"], AS_IT_IS]
-    # One time for each block of calls.
+    # Seconds per call, one value for each block of calls.
     times_s: list[Annotated[float, Field(gt=0, allow_inf_nan=False)]] = Field(min_length=1)
     operations: float | None = None
     bytes: float | None = None
@@ -50,38 +50,38 @@ class Row(BaseModel):
 
     @property
     def units(self) -> Units:
-        """Units of its rate: operations per second if it counts operations, else bytes per second."""
+        """Units of `rate`: operations per second if `operations` is stated, else bytes per second."""
         return BYTES_PER_S if self.operations is None else OPERATIONS_PER_S
 
     @property
     def rate(self) -> Interval:
-        """Work per second, by the geometric mean of the times."""
+        """Work divided by the geometric mean of `times_s`, with its interval."""
         work = self.operations if self.operations is not None else self.bytes
-        # `_counts_something` refuses a measurement without either.
+        # `_counts_something` refuses a measurement that has neither operations nor bytes.
         assert work is not None
         return geometric_mean_interval(self.times_s).map(lambda seconds: work / seconds)
 
 
 class Part(BaseModel):
-    """Measurements that were made in common processes."""
+    """Measurements that were made in the same processes."""
 
     part: Annotated[str, Words("device", "all_reduce")]
     rows: list[Row]
     devices: int | None = None
-    # Why something could not be measured.
+    # Why some or all of the measurements could not be made; None if there was no problem.
     problem: Annotated[str | None, ErrorText()] = None
-    # What else ran while it was measured, in the form that records of runs have.
+    # CPU use of other processes and states of the GPUs while the part was measured, as in the records of runs.
     conditions: tuple[NodeConditions | None, ...] = ()
     ranks: tuple[RankRecord, ...] = ()
 
     @property
     def disturbance(self) -> str | None:
-        """Words for what else ran, or throttled the GPU; None if nothing did, or nothing is known."""
+        """What disturbed the measurements or throttled the GPU, in words; None if nothing did, or nothing is known."""
         return disturbance(self.conditions, self.ranks)
 
     @property
     def notes(self) -> list[str]:
-        """Lines about what is doubtful or missing."""
+        """Lines about measurements that are doubtful or missing."""
         name = self.part.replace("_", "-")
         if self.devices:
             name += f" between {self.devices} devices"
@@ -94,7 +94,7 @@ class Part(BaseModel):
 
 
 class MachineLimits(BaseModel):
-    """The record of one kind of device of one machine."""
+    """The record of the limits of one machine, for either its CPUs or its GPUs."""
 
     device: Annotated[Literal["cpu", "cuda"], AS_IT_IS]
     seconds: float
@@ -108,12 +108,12 @@ class MachineLimits(BaseModel):
 
     @property
     def synthetic(self) -> bool:
-        """True if its GPUs are emulated, by their names: then no number means anything."""
+        """True if the GPUs are emulated, as their names show; the numbers then mean nothing."""
         return is_synthetic(gpu_names(self.hardware))
 
     @property
     def notes(self) -> list[str]:
-        """Lines about what is doubtful or missing."""
+        """Lines about measurements that are doubtful or missing."""
         synthetic = ["Synthetic: on emulated GPUs, no number means anything"] if self.synthetic else []
         return [*synthetic, *(line for part in self.parts for line in part.notes)]
 
@@ -121,7 +121,7 @@ class MachineLimits(BaseModel):
 def read_machine(path: Path) -> MachineLimits:
     """Read a record of `multicard doctor --measure`.
 
-    Raises `UserError` if it is not there, or damaged.
+    Raises `UserError` if the file is missing or damaged.
     """
     return read_model(path, MachineLimits)
 
@@ -132,8 +132,8 @@ class Line:
 
     what: str
     conditions: str
-    rate: str  # mean
-    spread: str  # 95% interval; empty if there is none
+    rate: str  # the mean rate with its unit
+    spread: str  # the 95% interval of the mean; empty if there is none
 
 
 def lines(limits: MachineLimits) -> list[Line]:
@@ -149,9 +149,9 @@ def lines(limits: MachineLimits) -> list[Line]:
 
 
 def product_rate(limits: MachineLimits, precisions: Sequence[str], threads: int) -> float | None:
-    """Return the operations per second of matrix products in the first of the precisions that was measured.
+    """Return the operations per second of matrix products in the first of `precisions` that was measured.
 
-    None if none was with so many threads.
+    Only measurements with `threads` threads count. None if there are none in these precisions.
     """
     products = {(row.precision, row.threads): row for row in _rows(limits) if row.measure == "matmul"}
     for precision in precisions:
@@ -161,7 +161,7 @@ def product_rate(limits: MachineLimits, precisions: Sequence[str], threads: int)
 
 
 def products_disturbed(limits: MachineLimits) -> bool:
-    """True if something disturbed the matrix products, whose rate may then be below the machine's."""
+    """Return True if the measurement of matrix products was disturbed. Its rate may then be too low."""
     return any(part.disturbance and any(row.measure == "matmul" for row in part.rows) for part in limits.parts)
 
 
@@ -170,7 +170,7 @@ def _rows(limits: MachineLimits) -> list[Row]:
 
 
 def _conditions(row: Row) -> str:
-    """Return the conditions of a measurement in words."""
+    """Return the conditions of a measurement in words, such as "bf16, 1 thread, 8192 × 8192"."""
     conditions = []
     if row.precision:
         conditions.append(row.precision)

@@ -1,4 +1,4 @@
-"""How far a run is from the limits of its machine: its operations, and the rate of matrix products."""
+"""The utilization of a machine by a run: the rate of its operations, as a share of the rate of matrix products."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -17,20 +17,20 @@ from multicard.runs.record import Hardware, RunRecord
 MEASURES = (
     "model_flop_per_step", "hardware_flop_per_step", "achieved_flop_per_s", "peak_flop_per_s", "mfu", "hfu", "mfu_of",
 )  # fmt: skip
-# Peaks as vendors state them: operations per second by the name of a GPU, then by precision.
+# Peaks that vendors state: operations per second, by the name of a GPU and then by precision.
 PEAKS: dict[str, dict[str, float]] = yaml.safe_load(Path(__file__).with_name("peaks.yaml").read_text(encoding="utf-8"))
-# Measures that depend on the peak.
+# Those of `MEASURES` that depend on the peak.
 OF_PEAK = ("peak_flop_per_s", "mfu", "hfu", "mfu_of")
-# Compute capability of the first GPUs with TF32.
+# A GPU with at least this compute capability has TF32.
 FIRST_WITH_TF32 = 8.0
 
 
 @dataclass(frozen=True)
 class Peak:
-    """The highest rate of matrix products of a device."""
+    """The highest rate of matrix products of one device."""
 
     flop_per_s: float
-    # `measured`, `measured, disturbed` or `vendor`.
+    # Where the rate comes from: "measured", "measured, disturbed" or "vendor".
     source: str
 
 
@@ -41,11 +41,14 @@ def utilization(
     iteration_time_s: float,
     machines: Sequence[MachineLimits],
 ) -> dict[str, Any]:
-    """Return the `MEASURES` of a completed run that are known.
+    """Return those of `MEASURES` that are known of a completed run.
 
-    `operations`: those of a device in a step; without them nothing is known. `machines`: limits of any machines, of
-    which those of the run's own count. Model FLOP utilization (`mfu`) is Chowdhery et al., PaLM, 2022, appendix B: the
-    operations that the model needs per second, over the peak; `hfu` counts those that are computed again, too.
+    `operations`: of one device in one step. Without them, the result is empty. `machines`: limits of any machines, from
+    which `limits_of` chooses. Without a peak, the measures `OF_PEAK` are left out.
+
+    Model FLOP utilization (`mfu`) is the number of operations per second that the model needs, divided by the peak
+    (Chowdhery et al., PaLM, 2022, appendix B). Hardware FLOP utilization (`hfu`) also counts operations that activation
+    checkpointing computes again.
     """
     if operations is None:
         return {}
@@ -69,9 +72,10 @@ def utilization(
 
 
 def within_peaks(measures: pd.DataFrame) -> pd.DataFrame:
-    """Return runs without the peak and its shares where a repeat of the same configuration was faster than the peak.
+    """Return the measures with the columns `OF_PEAK` emptied for configurations that were faster than their peak.
 
-    Such a peak is not a limit; shares of the slower repeats alone would be too small on average.
+    A configuration was faster if `hfu` is above 1 in any of its repeats. Its peak is then not a limit. All of its
+    repeats are emptied, because the mean of the slower repeats alone would be too small.
     """
     is_above_peak = pd.to_numeric(measures["hfu"]).gt(1)
     parameters = [measures[name] for name in parameters_in(measures) if name != "repeat"]
@@ -80,9 +84,9 @@ def within_peaks(measures: pd.DataFrame) -> pd.DataFrame:
 
 
 def limits_of(record: RunRecord, device: str, machines: Iterable[MachineLimits]) -> MachineLimits | None:
-    """Return the limits of the machine that a run was on, else of one with the same kind of device, the newest.
+    """Return the newest limits of the machine that a run was on.
 
-    None if there are none.
+    If there are none, return the newest limits of a machine with the same kind of device; None if there are none.
     """
     device_kind = _device_kind(record.hardware, device)
     if device_kind is None:
@@ -98,7 +102,11 @@ def limits_of(record: RunRecord, device: str, machines: Iterable[MachineLimits])
 
 
 def peak_of(record: RunRecord, parameters: Any, precisions: Sequence[str], limits: MachineLimits | None) -> Peak | None:
-    """Return the peak of a device in the first precision that has one: measured, else as the vendor states."""
+    """Return the peak of a device; None if none is known.
+
+    It is the measured rate in the first of `precisions` that was measured. If none was, it is the vendor's rate of the
+    GPU in the first of `precisions` that the vendor states. If TF32 is among `precisions`, see `_computed_in`.
+    """
     precisions = _computed_in(record, precisions)
     if limits is not None:
         threads = parameters.threads if parameters.device == "cpu" else 1
@@ -113,7 +121,11 @@ def peak_of(record: RunRecord, parameters: Any, precisions: Sequence[str], limit
 
 
 def _device_kind(hardware: Hardware | None, device: str) -> tuple[str | int | None, ...] | None:
-    """Return what devices have in common that are equally fast; None if that is not known, or they are not alike."""
+    """Return a key that is equal for machines with equally fast devices.
+
+    For GPUs it is their name, for CPUs the processor and the number of CPUs. None if it is not recorded, or if the GPUs
+    of the machine have different names.
+    """
     if hardware is None:
         return None
     if device == "cuda":
@@ -123,7 +135,7 @@ def _device_kind(hardware: Hardware | None, device: str) -> tuple[str | int | No
 
 
 def _computed_in(record: RunRecord, precisions: Sequence[str]) -> Sequence[str]:
-    """Return the precisions, or TF32 alone where it is allowed and the run's GPUs have it."""
+    """Return `precisions`, or TF32 alone if it is one of them and all GPUs of the run support it."""
     if "tf32" not in precisions:
         return precisions
     capabilities = [gpu.capability for gpu in record.hardware.gpus] if record.hardware else []
