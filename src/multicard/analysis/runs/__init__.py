@@ -1,1 +1,1 @@
-"""What one run measured, whether to believe it, and where its steps go."""
+"""The analysis of one run: its measures, notices about what may be wrong with them, and the parts of its step."""

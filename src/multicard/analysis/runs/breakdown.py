@@ -1,10 +1,11 @@
 """The breakdown of a run's step: parts that are shares of its time and add up to 1. The largest one bounds the run.
 
-The step is the mean of the measured steps, from the start of each to the start of the next. Their phases time the wait
-for data, evaluation and stalls (`phase_parts`). Where GPUs were traced, what remains is divided in the proportions of
-the profiled steps (`divided_by_trace`), else by the phases.
+A step lasts from its start to the start of the next one, and the mean of the measured steps is divided. The wait for
+data, evaluation and stalls are timed by the phases of the measured steps (`phase_parts`). The rest of the step is
+divided in the proportions that the trace of the profiled steps shows (`divided_by_trace`). If no GPU was traced, the
+rest is divided by the phases, too.
 
-A run's row of measures holds its breakdown, in a column for each part (`StepPart.column`) and `bound`.
+In measures.csv the breakdown of a run is in a column for each part (`StepPart.column`) and the column `bound`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,23 +16,24 @@ import pandas as pd
 from multicard.analysis.runs.notices import Values, without_empty
 from multicard.analysis.runs.step_parts import TRACED_PARTS, DevicePart, StepPart
 
-# Shares of the time of a step by its parts.
+# Shares of the time of a step, from 0 to 1, by part.
 Shares = Mapping[StepPart, float]
 
 # Columns of measures.csv.
 MEASURES = (*(part.column for part in StepPart), "stalled_steps", "bound")
 
-# Parts that are timed on every measured step, so these times come before those of the few profiled steps.
+# Parts that are timed in every measured step. These times are used instead of those of the few profiled steps.
 _TIMED_PARTS = (StepPart.DATA, StepPart.EVALUATION, StepPart.STALLS)
-# Idle time of a rank's GPU that the rank's own wait for data may cause, the likeliest first.
+# Parts that show as idle time of a rank's GPU and that the rank's own wait for data may cause, the likeliest first.
 _IDLE_FOR_DATA = (StepPart.DATA, StepPart.HOST_ELSEWHERE, StepPart.LAUNCHES)
 
 
 def complete_breakdowns(rows: Iterable[Mapping[str, Any]], traces: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return the rows of measures with the share of each part, by the traces too where there are some, and `bound`.
+    """Return the rows of measures with the share of each part and with `bound`, the name of the largest part.
 
-    `rows`: measures of a scenario's runs, with those of `measures_of_phases`. `traces`: the table `trace_shares`, whose
-    index are the runs. A part that is not known is None, and so is the bound of a run without parts.
+    `rows`: the measures of a scenario's runs, including those of `measures_of_phases`. `traces`: the table that
+    `trace_shares` returns, indexed by run. The share of a part that is not known is None. `bound` is None if no part is
+    known.
     """
     shares_by_run = traces.to_dict("index")
     completed = []
@@ -43,15 +45,15 @@ def complete_breakdowns(rows: Iterable[Mapping[str, Any]], traces: pd.DataFrame)
 
 
 def parts_of(measures: Mapping[str, Any]) -> dict[StepPart, float]:
-    """Return the parts of a run's step that its measures have, as shares of the step."""
+    """Return the parts whose columns are not empty in a run's measures, as shares of its step."""
     values = without_empty(measures)
     return {part: float(values[part.column]) for part in StepPart if part.column in values}
 
 
 def _breakdown(measures: Values, trace: Values) -> dict[str, Any]:
-    """Return the columns of all parts, and `bound`, the name of the largest part."""
+    """Return the columns of all parts, and the column `bound`. `trace`: the run's row of `trace_shares`, or empty."""
     parts: Shares = parts_of(measures)
-    # Without kernels in the trace it is not known when a device was idle.
+    # The trace is used only if it has kernels. Without them it is not known when a device was idle.
     if DevicePart.COMPUTE in trace:
         parts = divided_by_trace(parts, trace, profiled_wait(measures))
     bound = max(parts, key=parts.__getitem__, default=None)
@@ -60,28 +62,29 @@ def _breakdown(measures: Values, trace: Values) -> dict[str, Any]:
 
 
 class ProfiledWait(NamedTuple):
-    """The wait for data in the profiled steps, as shares of the step that the trace shows. Made by `profiled_wait`."""
+    """The wait for data in the profiled steps, as shares of a step's time in the trace. Made by `profiled_wait`."""
 
-    # Mean over ranks.
+    # Mean wait of all ranks.
     mean: float
-    # The wait of the rank that waits longest in each step. Meanwhile the other ranks wait for it.
+    # In each step the wait of the rank that waits longest. The other ranks wait for this rank.
     longest: float
     # False if the phase `data` of the profiled steps was not recorded; both shares are then 0.
     is_recorded: bool
 
 
 def divided_by_trace(phases: Shares, trace: Values, wait: ProfiledWait) -> Shares:
-    """Return the parts of the measured step; what their phases do not time is divided as in the profiled steps.
+    """Return the parts of the measured step. The part that phases do not time is divided as in the profiled steps.
 
-    `phases`: parts by the phases of the measured steps. `trace`: the run's row of `trace_shares`. All are shares, of
-    the measured step, and of the devices' time in the profiled steps.
+    `phases`: the parts that the phases of the measured steps show, as shares of the measured step. `trace`: the run's
+    row of `trace_shares`, shares of the devices' time in the profiled steps. `wait`: of the profiled steps.
 
-    A wait for data in the profiled steps shows in their trace as idle time of the rank that waits, and as the other
-    ranks' wait for it. The measured steps have a wait of their own, which is timed, so that of the profiled steps is
-    taken out of the trace first; else it would count twice.
+    While a rank waits for data in the profiled steps, the trace shows its GPU as idle, and the GPUs of the other ranks
+    as waiting for it. The wait for data of the measured steps is timed by their phases. So the wait of the profiled
+    steps is subtracted from the trace first. Otherwise waits for data would count twice.
 
-    Two GPUs that by turns wait 3/4 of a step for data, and for the other one. On average each is idle for 3/8, and
-    inside a collective for 3/8. Nothing of that is left when the wait is taken out: the rest of the step is computing.
+    In the example, two GPUs take turns: in each step one waits for data during 3/4 of the step, and the other waits for
+    it. On average a GPU is idle for 3/8 of the step, and inside a collective for another 3/8. When the wait is
+    subtracted from the trace, only computing remains:
 
     >>> trace = {"compute": 0.25, "idle (launching)": 0.375, "exposed communication": 0.375,
     ...     "waiting_in_collectives": 0.375}
@@ -91,8 +94,8 @@ def divided_by_trace(phases: Shares, trace: Values, wait: ProfiledWait) -> Share
     {'compute': 0.25, 'data loading': 0.75}
     """
     traced = separate_waits_for_ranks(traced_parts(trace), trace.get("waiting_in_collectives", 0.0))
-    # A rank's own wait keeps its GPU idle: on average over GPUs, for the mean wait. What the rank that waits longest
-    # waits beyond that, the others wait for it.
+    # A rank's own wait keeps its GPU idle. Averaged over GPUs, this idle time is the mean wait. The longest wait minus
+    # the mean wait is the time that the other ranks wait for the rank with the longest wait, averaged over ranks.
     traced, explained = take_out(traced, _IDLE_FOR_DATA, wait.mean, taken=0.0)
     traced, explained = take_out(traced, (StepPart.RANKS,), wait.longest, taken=explained)
     timed = {part: phases[part] for part in _TIMED_PARTS if part in phases}
@@ -104,8 +107,9 @@ def divided_by_trace(phases: Shares, trace: Values, wait: ProfiledWait) -> Share
 def profiled_wait(measures: Values) -> ProfiledWait:
     """Return the wait for data in a run's profiled steps.
 
-    The step is that of the trace (`trace_iteration_time_s`), since the traced parts are shares of it. The longest wait
-    is at least the mean. Both are 0 where the trace shows no steps.
+    Both waits are divided by the time of a step in the trace (`trace_iteration_time_s`), because the traced parts are
+    shares of it, too. If the longest wait is less than the mean, the mean takes its place. Both are 0 if the trace
+    shows no steps.
 
     >>> profiled_wait({"trace_iteration_time_s": 0.5, "profiled_data_s": 0.125, "profiled_data_share": 0.5,
     ...     "profiled_iteration_time_s": 0.5})
@@ -122,7 +126,7 @@ def profiled_wait(measures: Values) -> ProfiledWait:
 
 
 def traced_parts(trace: Values) -> Shares:
-    """Return the parts of a step that a trace shows, each the sum of its parts of the devices' time.
+    """Return the parts of a step that a trace shows, each the sum of the parts of the devices' time in `TRACED_PARTS`.
 
     >>> parts = traced_parts({"compute": 0.5, "compute and communication": 0.25, "idle (queued)": 0.25})
     >>> parts[StepPart.COMPUTE], parts[StepPart.QUEUED], parts[StepPart.LAUNCHES]
@@ -135,10 +139,10 @@ def traced_parts(trace: Values) -> Shares:
 
 
 def separate_waits_for_ranks(parts: Shares, waiting: float) -> Shares:
-    """Return the parts with waits for other ranks as one of their own, taken from exposed communication.
+    """Return the parts with waits for other ranks as a further part, which is subtracted from exposed communication.
 
-    `waiting`: share of the time that GPUs were inside a collective that not all ranks had joined. It is no more than
-    exposed communication here: the rest of it is hidden behind computation.
+    `waiting`: share of the time in which GPUs were inside a collective that not all ranks had joined. If it is more
+    than exposed communication, the difference is hidden behind computation and does not count:
 
         waiting for other ranks = min(exposed communication, waiting)
 
@@ -152,12 +156,12 @@ def separate_waits_for_ranks(parts: Shares, waiting: float) -> Shares:
 
 
 def take_out(parts: Shares, sources: Iterable[StepPart], most: float, taken: float) -> tuple[Shares, float]:
-    """Take a wait out of some parts, and return what remains of all parts, and the total that was taken.
+    """Subtract a wait from some parts. Return the remaining parts, and the total that was subtracted, `taken` included.
 
-    `sources`: parts to take from, in this order, each as far as it goes. `most`: the total that may be taken, of which
-    `taken` was taken before. From each source:
+    `sources`: the parts to subtract from, in this order. `most`: the total to subtract. `taken`: how much of the total
+    was subtracted before. From each source this is subtracted:
 
-        min(source, most - taken so far)
+        min(source, most - total subtracted so far)
 
     >>> parts = {StepPart.DATA: 0.125, StepPart.LAUNCHES: 0.5, StepPart.COMPUTE: 0.375}
     >>> remaining, total = take_out(parts, (StepPart.DATA, StepPart.LAUNCHES), most=0.25, taken=0.0)
@@ -173,19 +177,20 @@ def take_out(parts: Shares, sources: Iterable[StepPart], most: float, taken: flo
 
 
 def fill_up(timed: Shares, traced: Shares) -> Shares:
-    """Return the timed parts, and the traced ones scaled to what the timed ones leave of the step.
+    """Return the timed parts as they are, and the traced parts scaled so that all parts add up to 1.
 
         share = traced share / sum of traced shares * (1 - sum of timed shares)
 
-    If the trace has nothing left to divide, what remains is `OTHER`.
+    If the traced shares add up to 0, the rest of the step is `OTHER`. If the timed shares add up to more than 1, the
+    traced parts are 0.
 
     >>> fill_up({StepPart.STALLS: 0.5}, {StepPart.COMPUTE: 0.375, StepPart.QUEUED: 0.125}) == {
     ...     StepPart.COMPUTE: 0.375, StepPart.QUEUED: 0.125, StepPart.STALLS: 0.5}
     True
     """
     shares = dict(traced)
-    # Where the wait for data is timed, the trace may still have idle time in which the host loads data. It counts as
-    # time in which the host makes no GPU call.
+    # If the wait for data is timed, the trace may still have idle time in which the host loads data. This idle time
+    # counts as time in which the host makes no GPU call, because the timed wait takes the place of the part `DATA`.
     if StepPart.DATA in timed:
         shares[StepPart.HOST_ELSEWHERE] += shares.pop(StepPart.DATA)
     remaining = max(0.0, 1.0 - sum(timed.values()))

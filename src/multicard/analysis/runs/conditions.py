@@ -1,4 +1,4 @@
-"""Reports whether other processes disturbed a run or its GPUs were slowed down, from the conditions in run.json."""
+"""Report from the conditions in run.json whether other processes disturbed a run, or its GPUs were slowed down."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator
@@ -6,18 +6,18 @@ from collections.abc import Callable, Iterable, Iterator
 from multicard.core.units import number
 from multicard.runs.record import CpuUse, GpuConditions, GpuState, NodeConditions, RankRecord, RunRecord
 
-# A run counts as disturbed if others use more CPUs of a node than both of these, on average. The services of a large
-# node use more than 0.1 CPUs, and find an idle one.
+# A run counts as disturbed if other processes, or the hypervisor, take more CPUs of a node on average than each of the
+# three limits: OTHERS_CPUS, OTHERS_SHARE × the number of CPUs that the run may use, and SURE × the standard error of
+# the measurement. The second limit is for large nodes. Their services take more than 0.1 CPUs, but run on CPUs that
+# would be idle.
 OTHERS_CPUS = 0.1
-# Share of the CPUs that the run may use.
 OTHERS_SHARE = 0.01
-# Standard errors of the sampled time by which others use CPU at least.
 SURE = 3
-# Tick of the kernel's clock, at which it samples what a CPU is doing.
+# Seconds between two ticks of the kernel's clock. At each tick the kernel notes what a CPU is doing.
 TICK_S = 0.01
 
-# Clock reasons of a GPU that runs below the clocks that it would reach by itself. A power cap is one only where the
-# limit was lowered: at its own limit a GPU under full load runs as it is built to.
+# Clock reasons of a GPU whose clocks are lower than they could be. A power cap is such a reason only if the power limit
+# was lowered: a GPU under full load normally reaches its default limit.
 POWER = "sw_power_cap"
 SLOWDOWNS = {
     "sw_thermal_slowdown": "thermal",
@@ -29,11 +29,14 @@ SLOWDOWNS = {
 
 
 def disturbance(conditions: Iterable[NodeConditions | None], ranks: Iterable[RankRecord]) -> str | None:
-    """Return what disturbed or throttled a run, in words; None where nothing did, or nothing is known.
+    """Return what disturbed a run or throttled its GPUs, in words; None if nothing did, or nothing is known.
 
-    A run is disturbed if other processes or the hypervisor took CPU time from it on one of its nodes, beyond the limits
-    above, while its measured steps ran; where only the whole run was sampled, while it ran. A GPU is throttled for one
-    of the reasons above. Each cause is followed by a colon and details; "; " separates them.
+    A run is disturbed if other processes or the hypervisor took more CPU time on one of its nodes than the limits above
+    allow. The time of the measured steps counts, or that of the whole run if there are no samples for these steps. The
+    number of CPUs is that of the node with most. A GPU is throttled for one of the reasons above.
+
+    Causes are separated by "; ". Each is followed by a colon and details, for example
+    "other processes: 1.5 CPUs; GPU throttled (thermal): seen on rank 0".
     """
     nodes = [node for node in conditions if node is not None]
     by_processes = max((_cpus_taken(node, lambda use: use.others_cpu_s) for node in nodes), default=0.0)
@@ -47,7 +50,7 @@ def disturbance(conditions: Iterable[NodeConditions | None], ranks: Iterable[Ran
 
 
 def disturbance_of(record: RunRecord) -> str | None:
-    """Return what disturbed or throttled a run; see `disturbance`."""
+    """Return what disturbed a run or throttled its GPUs, by its record; see `disturbance`."""
     return disturbance(record.conditions, record.ranks)
 
 
@@ -57,10 +60,13 @@ def _count_of_cpus(count: float) -> str:
 
 
 def _cpus_taken(node: NodeConditions, taken_s: Callable[[CpuUse], float | None]) -> float:
-    """Return how many CPUs of a node were taken while measured steps ran, else during the whole run; 0 if too few.
+    """Return how many CPUs of a node were taken on average; 0 if that is within the limits above, or unknown.
 
-    At each tick of the kernel's clock a CPU counts as busy or not, for the time since the last: of n ticks the number
-    of busy ones has a standard error of at most half the root of n.
+    The average is over the measured steps, or over the whole run if there are no samples for these steps. `taken_s`:
+    returns the seconds of CPU time that were taken in a span of time.
+
+    At each tick of its clock the kernel notes whether a CPU is busy, and counts the time since the tick before like
+    this. Among n ticks, the number of busy ones has a standard error of at most √n / 2.
     """
     span = node.measured_steps or node
     spent_s, wall_s, cpus = taken_s(span), span.wall_s, node.usable_cpus or 0
@@ -73,7 +79,10 @@ def _cpus_taken(node: NodeConditions, taken_s: Callable[[CpuUse], float | None])
 
 
 def _throttled(ranks: Iterable[RankRecord]) -> list[str]:
-    """Return a line for each cause that slowed a GPU down, with the first rank that it was seen on."""
+    """Return a line for each cause that slowed a GPU down, with the first rank that it was seen on.
+
+    A cause that was seen on several ranks has one line.
+    """
     lines: dict[str, str] = {}
     for rank in ranks:
         for gpu in rank.gpu_conditions or ():
@@ -83,7 +92,7 @@ def _throttled(ranks: Iterable[RankRecord]) -> list[str]:
 
 
 def _causes(gpu: GpuConditions) -> Iterator[str]:
-    """Yield why a GPU ran below the clocks that it would reach by itself."""
+    """Yield each reason, in words, for which the clocks of a GPU were lower than they could be."""
     state = gpu.after or gpu.before or GpuState()
     limit_w, default_w = state.power_limit_w, state.default_power_limit_w
     for reason in gpu.clock_reasons or ():

@@ -1,4 +1,4 @@
-"""Where each device's time goes, from rows of the activity table `timeline`."""
+"""The time of each device by `DevicePart`, from rows of the activity table `timeline`."""
 
 from typing import Any
 
@@ -10,14 +10,15 @@ from multicard.trace.tables import STEP, STEPS
 # Columns of the timeline that identify a device of a run.
 DEVICE = ["report", "process", "device"]
 
-# What remains of idle time when the times of the known causes are subtracted is, up to here, rounding and no time.
+# If idle time exceeds the sum of its known causes by at most this many seconds, the difference is rounding.
 _ROUNDING_S = 1e-12
 
 
 def device_time(timeline: pd.DataFrame) -> pd.DataFrame:
-    """Return the seconds of each `DevicePart`, a column each, in each row of the timeline; they add up to its `span_s`.
+    """Return the seconds of each `DevicePart` in each row of the timeline; the parts of a row add up to its `span_s`.
 
-    Idle time counts as of unknown cause where causes were not recorded. A row is empty where kernels were not recorded.
+    The result has the rows of the timeline, and a column for each part. Idle time without a recorded cause is
+    `IDLE_UNKNOWN`. If kernels were not recorded, all cells of a row are empty.
     """
     times_s = timeline.filter(regex="_s$").astype(float)
     graphs_s = _recorded_s(times_s, "graphs_s")
@@ -35,7 +36,7 @@ def device_time(timeline: pd.DataFrame) -> pd.DataFrame:
 
 
 def _idle_time(times_s: pd.DataFrame) -> dict[DevicePart, pd.Series]:
-    """Return the seconds of each part that is idle time; what no cause explains is in the part of unknown cause."""
+    """Return the seconds of each part that is idle time. Idle time that no cause explains is in `IDLE_UNKNOWN`."""
     by_part: dict[DevicePart, pd.Series] = {}
     for part, causes in IDLE_CAUSES.items():
         by_part[part] = pd.Series(0.0, times_s.index)
@@ -48,16 +49,18 @@ def _idle_time(times_s: pd.DataFrame) -> dict[DevicePart, pd.Series]:
 
 
 def _recorded_s(times_s: pd.DataFrame, column: str) -> pd.Series:
-    """Return a column with 0 where it has no value; zeros if there is no such column."""
+    """Return a column with its empty cells as 0; all zeros if there is no such column."""
     if column not in times_s:
         return pd.Series(0.0, times_s.index)
     return times_s[column].fillna(0.0)
 
 
 def overall(timeline: pd.DataFrame) -> pd.DataFrame:
-    """Return the row of each device about all of its steps together, else the one about the whole capture.
+    """Return one row per device: the row about all steps together, from the start of the first to the end of the last.
 
-    The latter where the traces of its run show no steps. A timeline without the column `run` is of one run.
+    If the traces of a run show no steps on any device, the rows about the whole capture are returned for this run. If
+    they show steps on some devices only, the other devices of the run have no row. A timeline without the column `run`
+    is of one run.
     """
     rows = timeline[timeline["scope"] != STEP]
     is_of_steps = rows["scope"] == STEPS
@@ -70,11 +73,13 @@ def overall(timeline: pd.DataFrame) -> pd.DataFrame:
 
 
 def per_period(timeline: pd.DataFrame) -> pd.DataFrame:
-    """Return the seconds of each device from the start of a step to the start of the next one, mean over its steps.
+    """Return the seconds of each device from the start of a step to the start of the next one, averaged over its steps.
 
-    So the time between steps counts: this is what a step costs the job. With n steps it is the row of all steps less
-    that of the last one, over n - 1; a single step is followed by no other, so it is that step. Devices without steps
-    have no row. Columns: those of `DEVICE`, the durations of the timeline, `extent`, and `periods`, n - 1.
+    This is the time that a step costs the job, because it includes the time between steps. For a device with n steps,
+    it is the row about all steps minus the row of the last step, divided by n - 1. For a single step it is the row
+    about all steps, as there is no next step. A device without steps has no row.
+
+    Columns: those of `DEVICE`, the durations of the timeline, `extent`, and `periods`, which is n - 1.
     """
     durations = [name for name in timeline if name.endswith("_s") and name != "start_s"]
     rows: list[dict[str, Any]] = []

@@ -1,6 +1,6 @@
-"""One row of measures per run, from its record and its activity tables.
+"""The row of measures of a run, from its record, its tables of steps and epochs, and its activity tables.
 
-A measure is a column of measures.csv; docs/files.md explains each. What was not recorded is None.
+A measure is a column of measures.csv; docs/files.md explains each. A measure that was not recorded is None.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -36,25 +36,27 @@ COMMON = (
     "profiled_data_share", "trace_host_extents", "trace_iteration_time_s", "profiler_overhead",
     "loader_alone_s", "loader_workers", *stationarity.MEASURES, *utilization.MEASURES, *breakdown.MEASURES,
 )  # fmt: skip
-# Columns before parameters and measures.
+# Columns of measures.csv that precede parameters and measures.
 ABOUT = ("run", "outcome", "reason", "profiler_used", "disturbance", "inconsistency", "trace_notice")
-# The measures of each workload by its name, then those of all workloads.
+# The names of the measures of each workload, by the workload's name. Below, those of all workloads together.
 MEASURES_OF = {name: tuple(dict.fromkeys((*COMMON, *workload.measures))) for name, workload in WORKLOADS.items()}
 MEASURES = tuple(dict.fromkeys(name for measures in MEASURES_OF.values() for name in measures))
 
-# Columns of steps.csv without which a completed run has no measures.
+# Columns that steps.csv of a completed run must have.
 _NEEDED_OF_STEPS = ("step", "window", "start_s", "duration_s", *_PHASE_COLUMNS, "samples", "peak_memory_bytes")
 
-# Share by which steps of a trace may be longer or shorter than those of the record.
+# The record counts as inconsistent if its steps are longer or shorter in the trace by more than this share.
 TOLERANCE = 0.05
 
 
 def measure_run(run: Path | RunFiles, machines: Sequence[MachineLimits] = ()) -> dict[str, Any]:
     """Return the row of one run: the columns `ABOUT`, its parameters, and the measures of its workload.
 
-    The parts of its step are here as far as phases show them; `breakdown.complete_breakdowns` completes them.
+    The row has only those parts of the step that phases show; `breakdown.complete_breakdowns` adds the others. A run
+    that did not complete has no measures, except `measured_steps` and `iteration_time_s` if its reason has them.
 
-    `run`: its directory, or its files. `machines`: limits of any machines; those of the run's kind of machine count.
+    `run`: the directory of the run, or its files. `machines`: limits of any machines, of which those of the run's kind
+    of machine are used.
 
     Raises `UserError` if a file of the run is missing or damaged.
     """
@@ -80,7 +82,10 @@ def measure_run(run: Path | RunFiles, machines: Sequence[MachineLimits] = ()) ->
 def _completed_run(
     run: RunFiles, workload: Workload, row: Mapping[str, Any], machines: Sequence[MachineLimits]
 ) -> dict[str, Any]:
-    """Return the measures and notices of a completed run; `row` has what is known of it without its steps."""
+    """Return the measures and notices of a completed run. `row`: the columns `ABOUT` and the parameters of the run.
+
+    Raises `UserError` if a step or the record lacks what a measure needs.
+    """
     steps = _read_steps(run, workload)
     try:
         if steps.empty:
@@ -96,9 +101,9 @@ def _completed_run(
 
 
 def _read_steps(run: RunFiles, workload: Workload) -> pd.DataFrame:
-    """Read the steps of a completed run; it may have none only if it is made of traces.
+    """Read the steps of a completed run. Only a run that is made of traces may have no steps.
 
-    Raises `UserError` if there is no measured step, or one without its start.
+    Raises `UserError` if no step is a measured one, or if any step has no `start_s`.
     """
     steps = run.table(STEPS, (*_NEEDED_OF_STEPS, *workload.step_columns))
     path = run.folder / STEPS
@@ -144,11 +149,11 @@ def _measures(
 
 
 def _read_epochs(run: RunFiles, workload: Workload) -> pd.DataFrame | None:
-    """Read the epochs of a run; None if it has none.
+    """Read the epochs of a run; None if its workload has no epochs, or if the run skips the host's work.
 
-    Raises `UserError` if it should have some and has none.
+    Raises `UserError` if the table of another run has no row.
     """
-    # A run that replays CUDA graphs in place of the host's work ends no epoch.
+    # A run that skips the host's work replays a CUDA graph, and ends no epoch.
     is_replayed = "host" in run.record.parameters.ablate
     if not workload.has_epochs or is_replayed:
         return None
@@ -161,7 +166,8 @@ def _read_epochs(run: RunFiles, workload: Workload) -> pd.DataFrame | None:
 def _speed(record: RunRecord, workload: Workload, window: Window) -> dict[str, Any]:
     """Return times of the measured window and of its steps in seconds, and rates per second.
 
-    What several ranks process alike counts once in throughput, and for each of them in `processed_samples_per_s`.
+    A sample that several ranks process counts once in throughput, and once for each rank in `processed_samples_per_s`.
+    `estimated_epoch_time_s` is None if the number of steps of a pass is not known.
     """
     distinct_share = workload.distinct_share(record)
     samples_per_s = window.rate("samples")
@@ -178,7 +184,10 @@ def _speed(record: RunRecord, workload: Workload, window: Window) -> dict[str, A
 
 
 def _phase_times(measured: pd.DataFrame) -> dict[str, float]:
-    """Return the mean seconds of each recorded phase over steps and ranks; `other_s` is what lies in none of them."""
+    """Return the mean seconds of each phase over steps and ranks. A phase that no step has is left out.
+
+    `other_s` is the mean time of a step outside of its phases and of evaluation.
+    """
     phases = measured[list(_PHASE_COLUMNS)]
     with_evaluation = phases.assign(evaluation_s=measured.get("evaluation_s"))
     other_s = measured["duration_s"] - with_evaluation.sum(axis=1)
@@ -187,7 +196,11 @@ def _phase_times(measured: pd.DataFrame) -> dict[str, float]:
 
 
 def _memory(record: RunRecord, measured: pd.DataFrame) -> dict[str, int | None]:
-    """Return the most memory in bytes that a device used: by all processes, by PyTorch, by tensors."""
+    """Return the most bytes of memory that were in use on any device; None for a kind that was not recorded.
+
+    `device_memory_used_bytes`: used by all processes. `peak_reserved_bytes`: reserved by PyTorch. `peak_memory_bytes`:
+    allocated for tensors.
+    """
     used = [used for rank in record.ranks for used in rank.device_memory_used_bytes or ()]
     return {
         "device_memory_used_bytes": _highest(pd.Series(used)),
@@ -202,9 +215,10 @@ def _highest(values: pd.Series) -> int | None:
 
 
 def _loader_alone(record: RunRecord) -> dict[str, float | None]:
-    """Return the seconds that the slowest rank's loader takes for a step alone, and its workers; empty if not measured.
+    """Return `loader_alone_s` and `loader_workers`; empty if no rank measured its loader alone.
 
-    It was measured with nothing else running in the rank.
+    `loader_alone_s` is the time in which a rank's loader loads the batches of one step while nothing else runs in the
+    rank, of the slowest rank. `loader_workers` is the number of workers of this rank's first loader.
     """
     measured: list[tuple[float, int | None]] = []
     for rank in record.ranks:
@@ -219,7 +233,10 @@ def _loader_alone(record: RunRecord) -> dict[str, float | None]:
 
 
 def _inconsistency(run: RunFiles, steps: pd.DataFrame) -> str | None:
-    """Return how much longer or shorter steps are by the trace than by the record, in words; None if they agree."""
+    """Return in words how long steps are in the trace, as a share of their time in the record.
+
+    None if the two differ by at most `TOLERANCE`, or if no step is in both.
+    """
     ratio = trace_to_record(run, steps)
     if ratio is None or abs(ratio - 1) <= TOLERANCE:
         return None
@@ -227,12 +244,12 @@ def _inconsistency(run: RunFiles, steps: pd.DataFrame) -> str | None:
 
 
 def trace_to_record(run: RunFiles, steps: pd.DataFrame) -> float | None:
-    """Return the time of profiled steps by the trace over that by the record; None where no step is in both.
+    """Return the time of profiled steps in the trace divided by their time in the record; None if no step is in both.
 
-    `steps`: the steps of the record. Both times are those of the GPU where there is one.
+    `steps`: the steps of the record. If the run has a GPU, both times are the GPU's.
 
-    What a record omits, it omits from every step, while a busy machine may delay a process between any two marks. So
-    the ratio of a rank is that of its step whose ratio is nearest to 1, and the ratio of the run is that of the rank
+    A record that omits a part of the step omits it from every step. A busy machine, in contrast, may delay a process in
+    a few steps. So of each rank the step counts whose ratio is nearest to 1, and of all ranks the one whose ratio is
     farthest from 1.
     """
     traced = _durations_by_rank(run.traced_steps)
@@ -247,7 +264,7 @@ def trace_to_record(run: RunFiles, steps: pd.DataFrame) -> float | None:
 
 
 def _durations_by_rank(steps: pd.DataFrame) -> dict[Any, pd.Series]:
-    """Return the durations of each rank's steps in order."""
+    """Return the durations of each rank's steps, by rank, in the order of the steps."""
     return dict(iter(steps.sort_values("step").groupby("rank")["duration_s"]))
 
 
@@ -256,7 +273,10 @@ def _distance_from_1(ratio: float) -> float:
 
 
 def _profiled_window(steps: pd.DataFrame, measured: Window) -> dict[str, Any]:
-    """Return the measures of the profiled steps, by the definitions of the measured ones; empty without a step."""
+    """Return the measures of the profiled steps, defined like those of the measured ones; empty without profiled steps.
+
+    `profiler_overhead` is the iteration time of the profiled steps over that of the measured ones, minus 1.
+    """
     if steps.empty:
         return {}
     window = Window(steps)
@@ -269,7 +289,10 @@ def _profiled_window(steps: pd.DataFrame, measured: Window) -> dict[str, Any]:
 
 
 def _iteration_time_of_trace(steps: pd.DataFrame) -> float | None:
-    """Return the elapsed seconds of the slowest process over its steps, by the trace; None where it shows no step."""
+    """Return the elapsed seconds of the steps in the trace, divided by their number; None if the trace shows no step.
+
+    For each stretch of consecutive steps, the elapsed time is that of its slowest process; see `windows.elapsed_s`.
+    """
     if steps.empty:
         return None
     numbered = steps.assign(process_number=steps.groupby(["report", "process"], sort=False).ngroup())
@@ -278,9 +301,9 @@ def _iteration_time_of_trace(steps: pd.DataFrame) -> float | None:
 
 
 def energy_per(record: RunRecord, counts: pd.Series) -> float | None:
-    """Return the joules of the measured steps per unit of `counts`, which has a row per step and rank.
+    """Return the joules of the measured steps divided by the sum of `counts`, which has a value per step and rank.
 
-    None unless each GPU was metered; not a number where a count is not known.
+    None if the energy of any rank's GPU was not measured. NaN if any count is empty.
     """
     joules: list[float] = []
     for rank in record.ranks:
@@ -292,9 +315,9 @@ def energy_per(record: RunRecord, counts: pd.Series) -> float | None:
 
 
 def runs_table(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """Return the rows of `measure_run` as a table, with the parameters and measures of the runs' workloads.
+    """Return the rows of `measure_run` as a table, with the columns of the runs' workloads.
 
-    Without rows it has the columns of all workloads.
+    If there are no rows, the table has the columns of all workloads.
     """
     columns = dict.fromkeys(name for row in rows for name in row) or dict.fromkeys((*PARAMETERS, *MEASURES))
     in_order = [*ABOUT, *parameters_in(columns), *(name for name in MEASURES if name in columns)]
@@ -302,7 +325,7 @@ def runs_table(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
 
 
 def outcome_of(run: Path | RunFiles) -> dict[str, Any]:
-    """Return the row of one run in the table of outcomes."""
+    """Return the row in the table of outcomes of a run that has a record."""
     record = RunFiles.of(run).record
     return {
         "run": record.run,
@@ -320,9 +343,10 @@ def outcome_of(run: Path | RunFiles) -> dict[str, Any]:
 
 
 def outcome_table(rows: Iterable[Mapping[str, Any]], not_run: Mapping[str, str]) -> pd.DataFrame:
-    """Return one row per run of a scenario: its outcome, or `not run` with the reason; when, where and how it ran.
+    """Return a table with one row per run of a scenario: its outcome and reason, and when, where and how it ran.
 
-    `rows` are those of `outcome_of`; `not_run` has reasons by run id, of the runs that have none.
+    `rows`: those that `outcome_of` returned, of the runs with a record. `not_run`: for each other run, by its id, the
+    reason why it was not run; its outcome is `not run`.
     """
     columns = ["run", "outcome", "reason", "started", "wall_time_s", "host", "profiler", "trace_missing", "block"]
     columns += ["planned_position", "disturbance"]

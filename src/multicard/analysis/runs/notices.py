@@ -1,4 +1,4 @@
-"""Notices about a completed run that a reader must know before believing its numbers, from its measures."""
+"""Notices about a run that a reader must know before believing its numbers. They are made from its measures."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -9,10 +9,10 @@ from multicard.core.text import counted
 from multicard.core.units import SECONDS, percent, with_unit
 from multicard.experiment.workload import WORKLOADS
 
-# Values of a run by column of measures.csv, without those that are empty.
+# The values of a run by column of measures.csv, without empty cells.
 Values = Mapping[str, Any]
 
-# Subjects of notices.
+# Subjects of notices. `NOTICES` has further ones.
 DISTURBED = "disturbed"
 INCONSISTENT = "inconsistent record"
 TRACE = "trace incomplete or corrected"
@@ -21,37 +21,38 @@ UNCOUNTED = "samples not counted"
 BY_BACKWARD = "steps counted by backward passes"
 WINDOW_DIFFERS = "profiled window unlike the measured one"
 HOST_EXTENTS = "steps of a GPU timed on the host"
-# Subjects that concern numbers of the profiled window only.
+# Subjects of notices that concern only the numbers of the profiled window.
 PROFILED = (WINDOW_DIFFERS, HOST_EXTENTS)
 
-# Share of the time that lies between passes, from which on there is a notice about it.
+# There is a notice about the time between passes if it is at least this share of the measured time, itself included.
 LEAST_BETWEEN_PASSES = 0.02
-# Difference of data shares, and of step times as a share, from which on the profiled window is unlike the measured one.
+# The profiled window is unlike the measured one if its steps are shorter by more than this share, or if the data shares
+# of the two differ by more than this.
 UNLIKE = 0.1
 
 
 def notices_by_subject(measures: Mapping[str, Any]) -> dict[str, str]:
-    """Return the notices about a run by their subject, in the order of `NOTICES`; empty without measures."""
+    """Return the texts of the notices about a run by their subject, in the order of `NOTICES`."""
     values = without_empty(measures)
     texts = {subject: notice(values) for subject, notice in NOTICES.items()}
     return {subject: text for subject, text in texts.items() if text}
 
 
 def without_empty(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of a run that are known: neither None nor not a number, nor another sign of an empty cell."""
+    """Return the values of a run without empty cells, which are None, NaN or pandas.NA."""
     return {name: value for name, value in values.items() if not pd.isna(value)}
 
 
 def notices(measures: Mapping[str, Any]) -> list[str]:
-    """Return the notices about a run as lines, each with its subject."""
+    """Return the notices about a run as lines of the form `subject: text`."""
     return [f"{subject}: {text}" for subject, text in notices_by_subject(measures).items()]
 
 
-# The functions below return the text of a notice without its subject, or None where there is nothing to notice.
+# The functions below return the text of a notice without its subject, or None if there is no such notice.
 
 
 def _ablated(values: Values) -> str | None:
-    """Return the notice that a run went without a part of its step."""
+    """Return the notice that a run skipped a part of its step."""
     part = values.get("ablate", "none")
     if part == "none":
         return None
@@ -59,7 +60,7 @@ def _ablated(values: Values) -> str | None:
 
 
 def _adopted(values: Values) -> str | None:
-    """Return the notice that a run is made of traces that were recorded elsewhere, with what its steps are from."""
+    """Return the notice that a run is made of traces that multicard did not record, with how its steps were found."""
     workload = WORKLOADS.get(values.get("workload", ""))
     if workload is None or workload.launches:
         return None
@@ -68,7 +69,10 @@ def _adopted(values: Values) -> str | None:
 
 
 def _idle_in_traces(values: Values) -> str | None:
-    """Return the notice that the traces show fewer GPUs at work than a run has: the others were idle, or not traced."""
+    """Return the notice that the traces do not show as many GPUs at work as the run has.
+
+    The other GPUs were idle, or were not traced.
+    """
     traced, devices = values.get("traced_devices"), values.get("devices")
     if traced in (None, devices):
         return None
@@ -76,7 +80,7 @@ def _idle_in_traces(values: Values) -> str | None:
 
 
 def _drift(values: Values) -> str | None:
-    """Return the notice that the step time changed over the measured steps."""
+    """Return the notice that the step time was not stationary over the measured steps."""
     if values.get("stationary", True):
         return None
     change = percent(values["drift"], signed=True)
@@ -84,14 +88,14 @@ def _drift(values: Values) -> str | None:
 
 
 def _same_samples(values: Values) -> str | None:
-    """Return the notice that ranks of a script repeat one another's samples."""
+    """Return the notice that ranks of a script process the same samples."""
     if not _is_observed(values) or values.get("distinct_share", 1) >= 1:
         return None
     return "they are counted once; a DistributedSampler gives each rank its own, unless ranks share a model"
 
 
 def _may_share(values: Values) -> str | None:
-    """Return the notice that it is not known whether ranks of a script repeat one another's samples."""
+    """Return the notice that it is not known whether ranks of a script process the same samples."""
     is_counted = "throughput_samples_per_s" in values or "tokens_per_s" in values
     if not _is_observed(values) or not is_counted or "distinct_share" in values:
         return None
@@ -100,7 +104,7 @@ def _may_share(values: Values) -> str | None:
 
 
 def _uncounted(values: Values) -> str | None:
-    """Return the notice that a run has no throughput in samples, since they were not counted, and what to do."""
+    """Return the notice that a run has no throughput in samples because they were not counted, and the remedy."""
     if not _is_observed(values) or "throughput_samples_per_s" in values:
         return None
     remedy = "state samples_per_step or samples_per_device, or mark them: multicard.marks.step(samples=…)"
@@ -108,7 +112,7 @@ def _uncounted(values: Values) -> str | None:
 
 
 def _by_backward(values: Values) -> str | None:
-    """Return the notice that the steps of a script are its backward passes, which may count a step twice."""
+    """Return the notice that each backward pass of a script counted as a step, though a step may have several."""
     if values.get("steps_by") != "backward passes":
         return None
     remedy = "mark each update by multicard.marks.step() if it follows several backward passes"
@@ -116,7 +120,10 @@ def _by_backward(values: Values) -> str | None:
 
 
 def _short_pass(values: Values) -> str | None:
-    """Return the notice that the measured steps of a script are of several passes, between which it takes time."""
+    """Return the notice that the measured steps span several passes over the data, and the time between passes.
+
+    None if the time between passes is known and short; see `LEAST_BETWEEN_PASSES`.
+    """
     passes = values.get("measured_passes", 1)
     between_s = values.get("between_passes_s")
     if passes < 2:
@@ -136,8 +143,9 @@ def _short_pass(values: Values) -> str | None:
 def _window_differs(values: Values) -> str | None:
     """Return the notice that the profiled window is unlike the measured one.
 
-    Its steps are shorter, which no profiler makes them, or they wait for data for another share of their time: batches
-    piled up before it, or the profiler made steps longer while the loader went on.
+    It is unlike if its steps are shorter, because no profiler makes steps shorter. It is also unlike if its steps wait
+    for data for another share of their time. Then either batches piled up before the window, or the profiler made the
+    steps longer while the loader worked at its usual speed.
     """
     differences = []
     overhead = values.get("profiler_overhead", 0.0)
@@ -150,14 +158,17 @@ def _window_differs(values: Values) -> str | None:
 
 
 def _host_extents(values: Values) -> str | None:
-    """Return the notice that steps of a GPU begin and end as those of the host do."""
+    """Return the notice that the trace has steps of a GPU that are ranges on the host."""
     if not values.get("trace_host_extents", False):
         return None
     return "too few launches were recorded, so shares per step may cover the wrong time"
 
 
 def _is_observed(values: Values) -> bool:
-    """True for a completed run whose samples were counted by observing its program."""
+    """Return True for a completed run of a user's own program that has an iteration time.
+
+    The samples of such a run are counted by observing the program.
+    """
     workload = WORKLOADS.get(values.get("workload", ""))
     if workload is None or not workload.is_user_program:
         return False

@@ -1,9 +1,9 @@
-"""What the gathered tables say of each run, one row per run: times and bytes per step, shares.
+"""Summaries of the gathered tables by run: times and bytes per step, and shares.
 
-The tables of a run hold what belongs to its profiled steps, so sums divided by the number of steps are per step.
+The tables hold the activity of a run's profiled steps. So a sum, divided by the number of these steps, is per step.
 
-Times are summed durations, so parts that overlap add up to more than wall time; only `gpu_time` and
-`trace_shares` count every moment once. What a run did not record has no row.
+Times are sums of durations. Durations that overlap add up to more than wall time. Only `gpu_time` and `trace_shares`
+count each moment once. A run that did not record a kind of activity has no row in the summary of this kind.
 """
 
 import re
@@ -16,7 +16,7 @@ from multicard.analysis.runs.device_time import device_time, overall
 from multicard.results.results import Results
 from multicard.trace.collectives import bus_bandwidth
 
-# Functions of the CUDA API that the papers report on; others follow by their time.
+# Functions of the CUDA API that the papers report on. They precede the others, which are ordered by their time.
 REPORTED = (
     "cudaLaunchKernel",
     "cudaMemcpyAsync",
@@ -24,26 +24,27 @@ REPORTED = (
     "cudaEventSynchronize",
     "cudaEventDestroy",
 )
-REST = "other"  # column for all that has none of its own
-# Numbers of columns at most, `REST` not counted.
+REST = "other"  # name of the column with the sum of all that have no column of their own
+# Most columns of a table, `REST` not counted.
 MOST_FUNCTIONS = 9
 MOST_KINDS = 8
-# Points of one run at most, in a figure over steps.
+# Most points of one run in a figure over steps.
 MOST_POINTS = 200
 
-# Columns that identify what a time is per, within a run.
+# Columns that identify a process, or a GPU, within a run. Times are per process or per GPU.
 PROCESS = ["report", "process"]
 GPU = [*PROCESS, "device"]
 
-# The profiler adds the version of a function to its name: `cudaMemcpyAsync_ptsz`.
+# Endings that the profiler adds to the name of a function for its version: `_ptsz` of `cudaMemcpyAsync_ptsz`.
 _VERSION = re.compile(r"(_v\d+|_ptsz|_ptds)+$")
 
 
 def cuda_api(results: Results) -> pd.DataFrame:
-    """Return the seconds in each function of the CUDA API, per profiled step and process.
+    """Return the seconds in each function of the CUDA API, per profiled step and process: a row per run.
 
-    Columns: the functions of `REPORTED` that were called, then those with most time, up to nine in all, and `REST`.
-    Versions of one function (`cudaLaunchKernel_v7000`, `cudaMemcpyAsync_ptsz`) count as one.
+    The columns are the functions of `REPORTED` that were called, then the functions with the most time, nine columns at
+    most. If there are further functions, the last column is `REST`, their sum. Versions of one function
+    (`cudaLaunchKernel_v7000`, `cudaMemcpyAsync_ptsz`) count as one.
     """
     calls = results.table("cuda_api")
     calls = calls[calls["api"] != "backtrace"]
@@ -53,14 +54,22 @@ def cuda_api(results: Results) -> pd.DataFrame:
 
 
 def kernel_classes(results: Results) -> pd.DataFrame:
-    """Return the seconds of the kernels of each class, per profiled step and GPU: the eight largest, and `REST`."""
+    """Return the seconds of the kernels of each class, per profiled step and GPU: a row per run.
+
+    The columns are the classes with the most time, eight at most. If there are further classes, the last column is
+    `REST`, their sum.
+    """
     kernels = results.table("kernel_classes")
     seconds = _per_step(results, kernels, "class", "total_s", GPU)
     return _leading(seconds, MOST_KINDS)
 
 
 def collectives(results: Results) -> pd.DataFrame:
-    """Return the seconds of each collective's kernels, per profiled step and GPU: the eight largest, and `REST`."""
+    """Return the seconds of each collective's kernels, per profiled step and GPU: a row per run.
+
+    The columns are the collectives with the most time, eight at most. If there are further collectives, the last column
+    is `REST`, their sum. Collectives without a name are in the column `unnamed`.
+    """
     calls = results.table("collectives")
     names = calls["collective"].fillna("unnamed").str.replace("_", "-")
     seconds = _per_step(results, calls.assign(name=names), "name", "total_s", GPU)
@@ -68,12 +77,14 @@ def collectives(results: Results) -> pd.DataFrame:
 
 
 def bus_bandwidths(results: Results) -> pd.DataFrame:
-    """Return the bus bandwidth of the collectives of each run by the size of their messages, where it was recorded.
+    """Return the bus bandwidth of the collectives of each run, by the size of their messages.
 
-    Columns: `run`, `collective`, `size_bytes` of a message, and `bus_bandwidth_bytes_per_s` of the fastest GPU: over
-    the time after all ranks had joined, or, where ranks could not be matched, over all of its time. Where the trace
-    does not show how many ranks take part (it began after NCCL did), all ranks of the run are assumed to: jobs have no
-    smaller groups.
+    Columns: `run`, `collective`, `size_bytes` (of a message), and `bus_bandwidth_bytes_per_s` of the GPU with the
+    highest bandwidth. Rows without a known bandwidth are left out.
+
+    The bytes are divided by the time in which all ranks had joined the collective. If ranks could not be matched, they
+    are divided by the whole time of the collective's kernels. A trace that began after NCCL started does not show how
+    many ranks take part. All ranks of the run are assumed to take part then, because jobs have no smaller groups.
     """
     calls = results.table("message_sizes")
     devices_of_run = results.frame().set_index("run")["devices"]
@@ -95,7 +106,11 @@ def bus_bandwidths(results: Results) -> pd.DataFrame:
 
 
 def memory_operations(results: Results, value: str) -> pd.DataFrame:
-    """Return the sum of `value` (`total_s` or `bytes`) per profiled step and GPU, by direction and host memory."""
+    """Return the sum of `value` (`total_s` or `bytes`) per profiled step and GPU: a row per run.
+
+    There is a column for each operation and kind of host memory, such as "host to device, pageable"; the column with
+    the largest sum is first.
+    """
     operations = results.table("memory_operations")
     kinds = []
     for operation, host_memory in zip(operations["operation"], operations["host_memory"], strict=True):
@@ -106,7 +121,11 @@ def memory_operations(results: Results, value: str) -> pd.DataFrame:
 
 
 def shares(results: Results) -> pd.DataFrame:
-    """Return the four shares of a run: summed over processes and GPUs, over the sum of what each is a share of."""
+    """Return each share of the table `shares`: a row per run, a column per share.
+
+    A share is its time divided by the time that it is a part of. Both times are first summed over all processes and
+    GPUs of the run. It is NaN if the divisor is 0 or unknown.
+    """
     by_share = results.table("shares").groupby(["run", "share"], sort=False)
     sums = by_share[["total_s", "of_s"]].sum(min_count=1)
     whole_s = sums["of_s"].where(sums["of_s"] > 0)
@@ -114,7 +133,11 @@ def shares(results: Results) -> pd.DataFrame:
 
 
 def gpu_time(results: Results) -> pd.DataFrame:
-    """Return the parts of each GPU's time over all steps: a row per run and GPU, shares of the span, `busy` too."""
+    """Return the parts of each GPU's time as shares of its span: a row per run and GPU.
+
+    The span is that of all profiled steps; see `overall`. Columns: `run`, `rank`, `device`, one for each `DevicePart`,
+    and `busy`. A GPU without a span, or whose kernels were not recorded, has no row.
+    """
     rows = overall(results.table("timeline"))
     rows = rows[(rows["span_s"] > 0) & rows["busy_s"].notna()]
     span_s = rows["span_s"]
@@ -124,12 +147,18 @@ def gpu_time(results: Results) -> pd.DataFrame:
 
 
 def trace_shares(results: Results) -> pd.DataFrame:
-    """Return the shares of time and bytes in the traces of each run that point to bottlenecks: a row per run.
+    """Return shares of time and bytes in the traces of each run that point to bottlenecks: a row per run.
 
-    All processes and GPUs count together. Columns: each `DevicePart` as a share of the span; `scope`, the kind of the
-    span: `steps` (from the first profiled step to the last) where the trace has steps, else `capture`;
-    `waiting_in_collectives`, the share of the span in which GPUs waited inside collectives for the last rank;
-    `pageable_copies`, the share of the bytes copied from the host that came from pageable memory.
+    Times and bytes are summed over all processes and GPUs of a run. The span is the sum of the spans of its GPUs.
+
+    Columns:
+
+    - `scope`: `steps` if a span reaches from the first profiled step to the last, `capture` if the trace has no steps
+    - each `DevicePart`: its time divided by the span
+    - `waiting_in_collectives`: the time that GPUs waited inside collectives for the last rank, divided by the span
+    - `pageable_copies`: the bytes copied to devices from pageable memory, divided by all bytes copied to devices
+
+    A share is NaN if it was not recorded.
     """
     rows = overall(results.table("timeline"))
     span_s = rows["span_s"].groupby(rows["run"]).sum()
@@ -146,26 +175,31 @@ def trace_shares(results: Results) -> pd.DataFrame:
 
 
 def _pageable_share(operations: pd.DataFrame) -> pd.Series:
-    """Return the share of the bytes copied from the host to a device that came from pageable memory, by run."""
+    """Return the share of the bytes copied from the host to devices that came from pageable memory, by run.
+
+    A run without such copies has no share.
+    """
     copies = operations[operations["operation"] == "host_to_device"]
     copied_bytes = copies.groupby("run")["bytes"].sum()
-    # Copies from other memory count as 0 bytes, not as missing: a run without pageable copies has a share of 0.
+    # Copies from other memory count as 0 bytes instead of being dropped, so that a run without pageable copies has a
+    # share of 0.
     bytes_if_pageable = copies["bytes"].where(copies["host_memory"] == "pageable", 0)
     pageable_bytes = bytes_if_pageable.groupby(copies["run"]).sum()
     return pageable_bytes / copied_bytes.where(copied_bytes > 0)
 
 
 def measured_steps(results: Results) -> pd.DataFrame:
-    """Return the duration of each measured step, of its slowest rank: columns `run`, `step`, `duration_s`."""
+    """Return the duration of each measured step on its slowest rank: columns `run`, `step`, `duration_s`."""
     steps = results.table("steps")
     measured = steps[steps["window"] == "measured"]
     return measured.groupby(["run", "step"], sort=False, as_index=False)["duration_s"].max()
 
 
 def over_steps(results: Results, values: list[str]) -> pd.DataFrame:
-    """Return values of the training steps of each run, in all windows: `run`, `step`, and the mean over ranks of each.
+    """Return the columns `values` of each training step, averaged over ranks, for each run; with `run` and `step`.
 
-    A run with more than 200 steps has at most that many rows, each the mean of equally many neighbours.
+    A run with more than `MOST_POINTS` steps has at most that many rows. Each is then the mean of equally many
+    consecutive steps; the last row is the mean of the remaining steps.
     """
     steps = results.table("steps")
     means = steps.groupby(["run", "step"], sort=True, as_index=False)[values].mean()
@@ -177,17 +211,21 @@ def over_steps(results: Results, values: list[str]) -> pd.DataFrame:
 
 
 def accuracy_over_time(results: Results) -> pd.DataFrame:
-    """Return the test accuracy after each epoch: `run`, `epoch`, `time_s` of training up to it, `test_accuracy`."""
+    """Return the test accuracy after each epoch: columns `run`, `epoch`, `time_s` and `test_accuracy`.
+
+    `time_s` is the sum of the times of all epochs of the run up to this one.
+    """
     epochs = results.table("epochs").sort_values(["run", "epoch"], kind="stable")
     time_s = epochs.groupby("run")["epoch_time_s"].cumsum()
     return epochs.assign(time_s=time_s)[["run", "epoch", "time_s", "test_accuracy"]]
 
 
 def _per_step(results: Results, rows: pd.DataFrame, key: str, value: str, unit: list[str]) -> pd.DataFrame:
-    """Return the sum of `value` for each value of `key`, per profiled step and unit: a row per run, a column per key.
+    """Return the sum of the column `value` per profiled step and unit: a row per run, a column for each value of `key`.
 
-    `unit`: the columns that identify what a run has several of, `PROCESS` or `GPU`. With 6 s of a kernel class on the
-    2 GPUs of a run with 3 profiled steps, its cell is 1.0. Only units with rows in the table are counted.
+    A unit is a process or a GPU; `unit`: the columns that identify it, `PROCESS` or `GPU`. If a kernel class took 6 s
+    on the 2 GPUs of a run with 3 profiled steps, its cell is 6 / (2 × 3) = 1.0. Units without a row in `rows` do not
+    count. A run without known steps has no row.
     """
     units = rows[["run", *unit]].drop_duplicates()
     unit_counts = units.groupby("run", sort=False).size()
@@ -199,9 +237,12 @@ def _per_step(results: Results, rows: pd.DataFrame, key: str, value: str, unit: 
 
 
 def _leading(values: pd.DataFrame, most: int, first: Sequence[str] = ()) -> pd.DataFrame:
-    """Return the columns of `first`, then the largest, up to `most` in all; the sum of the others as `REST`."""
+    """Return the columns of `first` that exist, then those with the largest sums, up to `most` columns in all.
+
+    If further columns exist, their sum is added as the column `REST`.
+    """
     stated = [name for name in first if name in values]
-    # A column that is called `REST` already is summed into the new one.
+    # If a column has the name `REST`, it counts as one of the further columns.
     by_size = _by_size(values.drop(columns=[*stated, REST], errors="ignore"))
     free_columns = max(0, most - len(stated))
     shown = [*stated, *by_size[:free_columns]]
@@ -213,5 +254,5 @@ def _leading(values: pd.DataFrame, most: int, first: Sequence[str] = ()) -> pd.D
 
 
 def _by_size(values: pd.DataFrame) -> list[str]:
-    """Return the names of columns by their sums, the largest first."""
+    """Return the names of the columns in the order of their sums, the largest first."""
     return list(values.sum().sort_values(ascending=False, kind="stable").index)

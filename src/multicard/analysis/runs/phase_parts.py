@@ -1,6 +1,7 @@
 """The parts of a run's step that the phases of its measured steps show, as columns of measures.csv.
 
-In each step the rank that waited longest for data counts, since the others wait for it in their backward pass.
+In each step only the rank that waited longest for data counts, because the other ranks wait for it in their backward
+pass.
 """
 
 from collections.abc import Sequence
@@ -16,26 +17,30 @@ from multicard.stats.outliers import far_above
 # Seconds of each part, one value per step.
 PartTimes = dict[StepPart, np.ndarray]
 
-# Phases in which a rank computes.
+# Phases that make up the part in which a rank computes.
 _COMPUTING_PHASES = ("forward", "backward", "optimizer")
-# Phases of the other parts.
+# Phases that make up each of the other parts.
 _PHASES_OF_PART = {
     StepPart.DATA: ("data",),
     StepPart.EVALUATION: ("evaluation",),
     StepPart.MEMORY_OPERATIONS: ("transfer",),
 }
-# Parts that take far longer in some steps by their nature: a loader delivers in bursts, and evaluation is rare.
+# Parts that normally take far longer in some steps, because a loader delivers in bursts, and evaluation is rare. Such
+# steps are not stalls.
 _UNEVEN_PARTS = (StepPart.DATA, StepPart.EVALUATION)
-# How many of the stalled steps are named.
+# Most stalled steps whose numbers are shown.
 _STEPS_NAMED = 5
 
 
 def measures_of_phases(window: Window, devices: int) -> dict[str, Any]:
     """Return the columns of the parts that phases show, and `stalled_steps`; empty if no phase was recorded.
 
-    `window`: the measured steps. `devices`: how many devices the run has; on several of them phases do not tell
-    communication from computing, so both are one part. A column has the part's time over that of all parts, summed
-    over the steps. `stalled_steps` is the number of stalled steps in words, with the first of them; None without any.
+    `window`: the measured steps. `devices`: number of devices of the run. If there are several, communication and
+    computing are one part, because phases do not show the difference.
+
+    A column has the time of the part, divided by the time of all parts; both are summed over the steps.
+    `stalled_steps` is a text with the number of stalled steps and the numbers of the first ones; None if no step
+    stalled.
     """
     parts = _part_times(window, devices)
     if not parts:
@@ -49,9 +54,10 @@ def measures_of_phases(window: Window, devices: int) -> dict[str, Any]:
 
 
 def _part_times(window: Window, devices: int) -> PartTimes:
-    """Return the times of each part, of the rank that waited longest for data in a step; empty without phases.
+    """Return the seconds of each part in each step, on the rank that waited longest for data; empty without phases.
 
-    What lies in no phase is `OTHER`, so that the parts of a step add up to its period.
+    The time of the step's period that is in no phase is `OTHER`, so the parts of a step add up to its period. `OTHER`
+    is 0 if the phases take longer than the period.
     """
     computing = StepPart.COMPUTE if devices == 1 else StepPart.COMPUTE_OR_COMMUNICATION
     phases_of_part = {computing: _COMPUTING_PHASES, **_PHASES_OF_PART}
@@ -68,14 +74,15 @@ def _part_times(window: Window, devices: int) -> PartTimes:
 
 
 def _is_recorded(steps: pd.DataFrame, column: str) -> bool:
+    """Return True if the column exists and has a value in any step."""
     return column in steps and bool(steps[column].notna().any())
 
 
 def _without_stalls(parts: PartTimes) -> tuple[PartTimes, np.ndarray]:
-    """Return the parts with stalls as one of their own, and a mask of the steps that stalled.
+    """Return the parts with stalls as a further part, and a mask of the steps that stalled.
 
-    A step stalls if its time without the wait for data and evaluation is far above that of the others. In such a step,
-    what a part takes beyond its median over the other steps is the stall.
+    A step stalls if its time, without `_UNEVEN_PARTS`, is far above that of the other steps (`far_above`). In a stalled
+    step, the time of a part beyond the part's median over the other steps is moved to `STALLS`.
     """
     even_parts = {part: times_s for part, times_s in parts.items() if part not in _UNEVEN_PARTS}
     is_stalled = far_above(np.asarray(sum(even_parts.values())))
@@ -91,7 +98,7 @@ def _without_stalls(parts: PartTimes) -> tuple[PartTimes, np.ndarray]:
 
 
 def _stalled_words(stalled: Sequence[int], count: int) -> str | None:
-    """Return the numbers of the stalled steps in words, the first few; `count`: how many steps there are.
+    """Return how many steps stalled, and the numbers of the first ones, as text; `count`: number of all steps.
 
     >>> _stalled_words([25, 75], 200), _stalled_words([1, 2, 3, 4, 5, 6], 200), _stalled_words([], 200)
     ('2 of 200: 25, 75', '6 of 200: 1, 2, 3, 4, 5, …', None)

@@ -1,27 +1,29 @@
-"""Tests whether step times stayed the same over the measured window, or went on changing.
+"""Test whether step times stayed the same over the measured window, or went on changing.
 
-An average of a run that did not reach a steady state depends on when it was stopped. So A. Georges, D. Buytaert and
-L. Eeckhout ("Statistically Rigorous Java Performance Evaluation", OOPSLA 2007) measure only in steady state; how that
-is tested here is this project's choice.
+The average of a run that did not reach a steady state depends on when the run was stopped. So A. Georges, D. Buytaert
+and L. Eeckhout ("Statistically Rigorous Java Performance Evaluation", OOPSLA 2007) measure only in steady state. The
+test of steadiness in this module is not theirs.
 """
 
 from typing import Any
 
 import numpy as np
 
-# A smaller change from the first half of the steps to the second, as a share, does not matter.
+# A drift of at most this share, up or down, does not matter: the window counts as stationary without a test.
 LEAST_DRIFT = 0.05
-# Significance level: at most this share of windows with independent step times is called not stationary.
+# Significance level: a window is not stationary if the p-value is below this. Of windows with independent step times
+# and no change, at most this share is called not stationary.
 LEVEL = 0.01
-# Windows with fewer steps are not tested.
+# Windows with fewer steps than this are not tested.
 FEWEST_STEPS = 10
-# Values that the test uses at most. The times of neighbouring steps are averaged where there are more.
+# Most values that the test uses. If there are more steps, times of neighbouring steps are averaged.
 MOST_VALUES = 1000
+# Number of random orders that the test compares with the observed order.
 PERMUTATIONS = 999
-# The relative difference that rounding can make between sums of the same values in different orders.
+# Largest relative difference that rounding makes between sums of the same values in different orders.
 ROUNDING = 1e-9
-# Time constants of the tried exponential approaches to another level, as shares of the window. The last approach is
-# nearly a straight line.
+# A step time may approach another level exponentially. These time constants are tried, as shares of the window. The
+# approach with the last one is nearly a straight line.
 TIME_CONSTANTS = (0.02, 0.05, 0.1, 0.2, 0.5, 5)
 
 # Columns of measures.csv.
@@ -31,10 +33,10 @@ MEASURES = ("drift", "stationary")
 def stationarity(times: np.ndarray) -> dict[str, Any]:
     """Return the `drift` of the time per step over a window, and whether it was `stationary`.
 
-    `times`: the seconds of each step in order, as `Window.slowest_periods_s`. `drift` is the mean of the second half of
-    the steps over the mean of the first half, less 1; with an odd number of steps the middle one is in neither half.
-    `stationary` is False if the drift is above `LEAST_DRIFT` and the change is statistically significant. A measure
-    with too few steps is left out: `drift` needs two steps, `stationary` needs `FEWEST_STEPS`.
+    `times`: the seconds of each step in order, such as `Window.slowest_periods_s`. `drift` is the mean of the second
+    half of the steps divided by the mean of the first half, minus 1. If the number of steps is odd, the middle step is
+    in neither half. `stationary` is False if the drift is above `LEAST_DRIFT`, up or down, and the change is
+    statistically significant. `drift` is left out for fewer than two steps, `stationary` for fewer than `FEWEST_STEPS`.
 
     >>> stationarity(np.array([1.0, 1.0, 3.0, 1.25, 1.25]))
     {'drift': 0.25}
@@ -62,13 +64,13 @@ def _averaged(times: np.ndarray) -> np.ndarray:
 
 
 def change_p_value(times: np.ndarray) -> float:
-    """Return the p-value of a change of the mean at any one step, by a permutation test.
+    """Return the p-value of the hypothesis that the mean changes at no step, by a permutation test.
 
-    The statistic is the largest absolute cumulative sum of the deviations from the mean (CUSUM). Where consecutive
-    steps are alike, such sums stray farther even without a change. So the test uses the deviations of the innovations:
-    an innovation is the time of a step less its prediction from the step before by `autocorrelation`, as M. Robbins,
-    C. Gallagher, R. Lund and A. Aue propose ("Mean shift testing in correlated data", Journal of Time Series Analysis
-    32(5), 2011). For independent steps the innovations are the times.
+    The statistic is the largest absolute cumulative sum of the deviations from the mean (CUSUM). If consecutive steps
+    have similar times, this statistic is larger even without a change. So the test uses innovations instead of times.
+    An innovation is the time of a step minus its prediction, which is the time of the step before × `autocorrelation`
+    (M. Robbins, C. Gallagher, R. Lund and A. Aue, "Mean shift testing in correlated data", Journal of Time Series
+    Analysis 32(5), 2011). If the correlation is 0, the innovations are the times.
     """
     correlation = autocorrelation(times)
     innovations = times
@@ -76,7 +78,8 @@ def change_p_value(times: np.ndarray) -> float:
         predictions = correlation * times[:-1]
         innovations = times[1:] - predictions
     deviations = innovations - innovations.mean()
-    # Seeded by the times: the same steps give the same answer, and no one set of orders serves all runs.
+    # The random orders depend on the times, so that the same steps give the same p-value, and different runs are tested
+    # with different orders.
     rng = np.random.default_rng(deviations.view(np.uint32))
     copies = np.tile(deviations, (PERMUTATIONS, 1))
     permuted = rng.permuted(copies, axis=1)
@@ -88,7 +91,7 @@ def change_p_value(times: np.ndarray) -> float:
 
 
 def _largest_cumulative_sum(deviations: np.ndarray) -> np.ndarray:
-    """Return the largest absolute cumulative sum along the last axis."""
+    """Return the largest absolute value of the cumulative sums along the last axis."""
     cumulative_sums = deviations.cumsum(axis=-1)
     return np.abs(cumulative_sums).max(axis=-1)
 
@@ -96,20 +99,24 @@ def _largest_cumulative_sum(deviations: np.ndarray) -> np.ndarray:
 def autocorrelation(times: np.ndarray) -> float:
     """Return the correlation of each value with the next one, from 0 to 0.99, of values whose mean may change.
 
-    A change of the mean would count as correlation, so it is taken out first: the one that explains most, of a sudden
-    change and exponential approaches to another level. The estimate r from the n remaining values is too low by about
-    (7 + 9r) / n, which is added. For a line of least squares it would be (2 + 4r) / n (F. H. C. Marriott and
-    J. A. Pope, "Bias in the estimation of autocorrelations", Biometrika 41, 1954). Choosing the change lowers it
-    further; by how much was found by simulation.
+    A change of the mean would look like correlation, so it is subtracted first. A sudden change and exponential
+    approaches to another level are tried, and the one that explains most is subtracted.
 
-    A negative correlation, as of a loader that delivers in bursts, counts as none, which makes the test conservative.
+    The estimate r from the n remaining values is too low by about (7 + 9r) / n, so this bias is added. If a straight
+    line of least squares were subtracted, the bias would be (2 + 4r) / n (F. H. C. Marriott and J. A. Pope, "Bias in
+    the estimation of autocorrelations", Biometrika 41, 1954). It is larger here because the change is chosen from
+    several; 7 and 9 were found by simulation.
+
+    A negative correlation, which a loader that delivers in bursts causes, is returned as 0. This makes the test
+    conservative.
     """
     deviations = times - times.mean()
     approaches = [_without_approach(deviations, time_constant) for time_constant in TIME_CONSTANTS]
     candidates = [_without_sudden_change(deviations), *approaches]
     residuals = min(candidates, key=lambda values: values @ values)
     squares = residuals @ residuals
-    # The times are equal but for a change that is taken out: what remains is rounding, which has no correlation.
+    # Without the change that was subtracted, all times are equal. The residuals come from rounding and have no
+    # correlation.
     if squares <= ROUNDING**2 * (times @ times):
         return 0.0
     products = residuals[1:] @ residuals[:-1]
@@ -119,12 +126,15 @@ def autocorrelation(times: np.ndarray) -> float:
 
 
 def _without_sudden_change(deviations: np.ndarray) -> np.ndarray:
-    """Return deviations from the mean before the change that explains most of them, and from the mean after it."""
+    """Return the values minus the mean before a sudden change, or minus the mean after it.
+
+    The change is at the step at which it explains most. `deviations`: the values minus their mean.
+    """
     count = len(deviations)
     steps_before = np.arange(1, count)
     steps_after = count - steps_before
     cumulative_sums = deviations.cumsum()[:-1]
-    # The sum of squares that a change after each number of steps explains, but for a constant factor.
+    # For each number of steps before the change: the sum of squares that the change explains, divided by a constant.
     explained = cumulative_sums**2 / (steps_before * steps_after)
     change = 1 + int(np.argmax(explained))
     before = deviations[:change]
@@ -133,9 +143,10 @@ def _without_sudden_change(deviations: np.ndarray) -> np.ndarray:
 
 
 def _without_approach(deviations: np.ndarray, time_constant: float) -> np.ndarray:
-    """Return deviations less their least-squares fit by an exponential approach to another level.
+    """Return deviations minus their least-squares fit by an exponential approach to another level.
 
-    `time_constant`: the steps in which the distance from that level falls to 1/e, over the number of all steps.
+    `time_constant`: the number of steps in which the distance from that level falls to 1/e, divided by the number of
+    all steps.
     """
     count = len(deviations)
     steps = np.arange(count)

@@ -1,24 +1,24 @@
-"""The parts of a step and of a device's time: their names in texts and figures, and their columns in tables."""
+"""The parts of a step, and the parts of a device's time: their names in texts and figures, and their columns."""
 
 from enum import StrEnum
 
 from multicard.trace import idle
 
-# Share of the time from which on a part is most of it.
+# A step is "mostly" its largest part if the part has at least this share of its time.
 MOSTLY = 0.5
 
 
 class DevicePart(StrEnum):
-    """A part of a device's time, named as figures and tables show it. `device_time` computes the seconds of each.
+    """A part of a device's time. Its value is the name in figures and tables. `device_time` computes the seconds.
 
-    Every moment of the device is in one part, so that the parts add up to the span.
+    Every moment of a device's span is in exactly one part, so the parts add up to the span.
     """
 
     COMPUTE = "compute"
     COMPUTE_AND_COMMUNICATION = "compute and communication"
-    # Nothing computes meanwhile.
+    # Communication while no kernel computes.
     COMMUNICATION = "exposed communication"
-    # Nothing computes or communicates meanwhile.
+    # Copies, fills and migrations while no kernel computes or communicates.
     MEMORY_OPERATIONS = "exposed memory operations"
     GRAPHS = "CUDA graphs"
     IDLE_LAUNCHING = "idle (launching)"
@@ -32,7 +32,7 @@ class DevicePart(StrEnum):
     IDLE_UNKNOWN = "idle (unknown)"
 
 
-# Causes of idle time in the activity table `timeline`, by the part that is the sum of their times.
+# For each part that is idle time, the causes in the activity table `timeline` whose times it sums up.
 IDLE_CAUSES: dict[DevicePart, tuple[str, ...]] = {
     DevicePart.IDLE_LAUNCHING: (idle.LAUNCHING, idle.BETWEEN_CALLS, idle.OTHER_CALLS),
     DevicePart.IDLE_ALLOCATING: (idle.ALLOCATING,),
@@ -47,13 +47,14 @@ IDLE_CAUSES: dict[DevicePart, tuple[str, ...]] = {
 
 
 class StepPart(StrEnum):
-    """A part of a run's step, named as texts and figures show it, in the order of the columns of measures.csv.
+    """A part of a run's step. Its value is the name in texts and figures.
 
-    docs/measuring.md, "Parts of a step", explains them. Of `COMPUTE` and `COMPUTE_OR_COMMUNICATION` a run has one.
+    The parts are in the order of the columns of measures.csv. docs/measuring.md explains them in "Parts of a step". A
+    run has either `COMPUTE` or `COMPUTE_OR_COMMUNICATION`.
     """
 
     COMPUTE = "compute"
-    # Phases alone cannot tell communication from computing where there are several devices.
+    # Used for several devices without a trace, because phases do not separate communication from computing.
     COMPUTE_OR_COMMUNICATION = "compute or communication"
     GRAPHS = "CUDA graphs"
     COMMUNICATION = "exposed communication"
@@ -81,7 +82,7 @@ class StepPart(StrEnum):
         return f"{self.value.lower().replace(' ', '_')}_share"
 
 
-# The parts of a step that a trace shows, each with the parts of the devices' time that it sums up.
+# The parts of a step that a trace shows. Each is the sum of the listed parts of the devices' time.
 TRACED_PARTS: dict[StepPart, tuple[DevicePart, ...]] = {
     StepPart.COMPUTE: (DevicePart.COMPUTE, DevicePart.COMPUTE_AND_COMMUNICATION),
     StepPart.GRAPHS: (DevicePart.GRAPHS,),
@@ -98,5 +99,5 @@ TRACED_PARTS: dict[StepPart, tuple[DevicePart, ...]] = {
     StepPart.OTHER: (DevicePart.IDLE_UNKNOWN,),
 }
 
-# The parts in which a device computes, for all that is known.
+# The parts in which a device computes, or may compute.
 COMPUTING = (StepPart.COMPUTE, StepPart.COMPUTE_OR_COMMUNICATION)

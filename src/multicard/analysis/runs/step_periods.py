@@ -1,7 +1,7 @@
-"""The time that a step of a capture takes: elapsed time over steps, from the start of each to the start of the next.
+"""The time that a step of a capture takes, from its start to the start of the next step, averaged over the steps.
 
-It is a mean, since a step that is typical need not be what a job pays for: loaders deliver in bursts, as 8, 8 and
-232 ms in turn, and a job of such steps takes 82.7 ms for each, not 8.
+It is a mean because the median may be far from the cost of a step to the job. A loader delivers in bursts: if steps
+take 8, 8 and 232 ms by turns, the job takes 82.7 ms for each of them, and the median is 8 ms.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,60 +16,63 @@ from multicard.stats.outliers import far_above
 from multicard.trace.steps import STEP
 from multicard.trace.tables import ActivityTables
 
-# Periods that an interval needs. From fewer the correlation cannot be estimated: where neighbours have one of 0.9,
-# intervals from 8 periods hold in 91%, from 12 on in 93% or more.
+# With fewer periods than this there is no interval, because the correlation of neighbouring periods is not known. If it
+# is 0.9, intervals from 8 periods contain the true value in 91% of cases, and intervals from 12 periods or more in at
+# least 93%.
 FEWEST_PERIODS = 12
 
-# Long steps are at most this share of the steps. What is more frequent is paid for throughout the job.
+# If more than this share of the periods is long, none counts as an exception: the job has such steps throughout.
 MOST_LONG_STEPS = 0.1
 
-# Correlation of neighbours up to which a capture can show it.
+# Highest correlation of neighbouring periods that is assumed. No capture is long enough to show a higher one.
 HIGHEST_CORRELATION = 0.97
 
 
 @dataclass(frozen=True)
 class StepTime:
-    """The time that a step of a capture takes, in seconds, made by `step_time`.
+    """The time that a step of a capture takes, in seconds. Made by `step_time`.
 
-    A period is the time from the start of a step to that of the next, mean over devices. A single step has no period;
-    its mean, median and quartiles are its length.
+    A period is the time from the start of a step to the start of the next, averaged over devices. If a device has only
+    one step, there are no periods. Mean, median and quartiles are then the length of the first step, averaged over
+    devices.
     """
 
-    # Elapsed time over steps: the time from the first start to the last, over their number less 1; mean over devices.
+    # For each device: the time from the start of the first step to the start of the last, divided by the number of
+    # steps minus 1. Then averaged over devices.
     mean_s: float
-    # Number of steps on the device that has fewest.
+    # Number of steps of the device that has fewest.
     count: int
-    # Median and quartiles of the periods.
+    # Median and lower and upper quartile of the periods.
     median_s: float
     quartiles_s: tuple[float, float]
-    # One for each step but the last, in order.
+    # The periods in the order of the steps: `count` minus 1.
     periods_s: tuple[float, ...]
 
     @property
     def is_skewed(self) -> bool:
-        """True if the median differs from the mean by more than 10%, so that one of them alone misleads."""
+        """True if the median differs from the mean by more than 10% of the mean, so that either alone misleads."""
         return abs(self.median_s - self.mean_s) > 0.1 * self.mean_s
 
 
 class _Steps(NamedTuple):
-    """The steps of one device or process, ordered by start: when each starts, and how long it lasts, in seconds."""
+    """The steps of one device or process, ordered by start: the start and the length of each, in seconds."""
 
     starts_s: np.ndarray
     lengths_s: np.ndarray
 
     @property
     def mean_period_s(self) -> float:
-        """Mean time from the start of a step to the start of the next; needs two steps."""
+        """Mean time from the start of a step to the start of the next, for two or more steps."""
         elapsed_s = self.starts_s[-1] - self.starts_s[0]
         period_count = len(self.starts_s) - 1
         return elapsed_s / period_count
 
 
 def step_time(capture: ActivityTables) -> StepTime | None:
-    """Return the time that a step takes by the tables of a capture, or None if these show no step.
+    """Return the time that a step takes in a capture; None if its tables show no step.
 
-    The steps are those of the capture's devices, which the table `timeline` has; of a capture without devices, those
-    of its processes in the table `phases`.
+    The steps are those of the devices, from the table `timeline`. If it has no steps, they are those of the processes,
+    from the table `phases`.
     """
     on_devices = [row for row in capture.rows.get("timeline", []) if row["scope"] == STEP]
     on_hosts = [row for row in capture.rows.get("phases", []) if row["phase"] == STEP]
@@ -85,7 +88,8 @@ def step_time(capture: ActivityTables) -> StepTime | None:
         length_s = float(np.mean(first_lengths_s))
         return StepTime(length_s, 1, length_s, (length_s, length_s), ())
     mean_s = float(np.mean([steps.mean_period_s for steps in devices]))
-    # The captures of some ranks may end a step later than those of others. All of them have the first steps.
+    # The captures of some ranks may end a step later than those of others. Only the first `count` steps are on all
+    # devices.
     periods_of_devices_s = [np.diff(steps.starts_s[:count]) for steps in devices]
     periods_s = np.mean(periods_of_devices_s, axis=0)
     lower_s, median_s, upper_s = np.quantile(periods_s, [0.25, 0.5, 0.75]).tolist()
@@ -96,7 +100,7 @@ def step_time(capture: ActivityTables) -> StepTime | None:
 def _steps_by(keys: Sequence[str], length: str, rows: Iterable[Mapping[str, Any]]) -> list[_Steps]:
     """Return the steps of each device or process.
 
-    `keys`: the columns that identify one; `length`: the column with the length of a step.
+    `keys`: the columns that identify a device or process; `length`: the column with the length of a step.
     """
     groups = grouped(rows, lambda row: tuple(row[key] for key in keys))
     steps = []
@@ -111,8 +115,8 @@ def _steps_by(keys: Sequence[str], length: str, rows: Iterable[Mapping[str, Any]
 def long_steps(time: StepTime) -> list[int]:
     """Return the numbers, from 1, of the few steps that took far longer than the others.
 
-    There are none where such steps are not rare, or come at equal distances, as when a loader delivers in bursts or
-    every tenth step writes a checkpoint: the job pays for these throughout.
+    The list is empty if such steps are not rare (`MOST_LONG_STEPS`), or if three or more of them have equal distances.
+    Then the job has such steps throughout: a loader delivers in bursts, or every tenth step writes a checkpoint.
 
     >>> from dataclasses import replace
     >>> time = StepTime(0.1, 13, 0.1, (0.1, 0.1), (0.1,) * 12)
@@ -130,11 +134,12 @@ def long_steps(time: StepTime) -> list[int]:
 
 
 def ratio_of_step_times(time: StepTime, base: StepTime) -> Interval:
-    """Return the step time over that of `base`, with its interval, which is unknown for fewer than `FEWEST_PERIODS`.
+    """Return the mean step time divided by that of `base`, with its interval.
 
-    The interval is that of a ratio of means of steps that may have much in common with their neighbours, on the
-    logarithm of the ratio, with degrees of freedom by Welch. It covers what varies within the two captures, not from
-    one run to another.
+    There is no interval if one of the two has fewer than `FEWEST_PERIODS` periods, or a mean that is not above 0.
+
+    The interval is computed for the logarithm of the ratio, with Welch's degrees of freedom. It takes the correlation
+    of neighbouring steps into account. It covers variation within the two captures, but not from one run to another.
     """
     ratio = time.mean_s / base.mean_s
     fewest = min(len(time.periods_s), len(base.periods_s))
@@ -143,12 +148,12 @@ def ratio_of_step_times(time: StepTime, base: StepTime) -> Interval:
     errors = [_error_of_mean(np.array(side.periods_s)) for side in (time, base)]
     squared_error = sum(error.squared for error in errors)
     freedom = 1.0
-    # Without scatter any degrees of freedom give an interval of no width.
+    # If the error is 0, the interval has no width for any degrees of freedom.
     if squared_error:
         # The degrees of freedom by Welch and Satterthwaite.
         weighted_squares = sum(error.squared**2 / error.freedom for error in errors)
         freedom = squared_error**2 / weighted_squares
-    # Importing SciPy's functions takes as long as reading a small trace, so only what needs them imports them.
+    # Imported here because importing SciPy's functions takes as long as reading a small trace.
     from multicard.stats.student import critical_value
 
     quantile = critical_value(freedom)
@@ -159,22 +164,24 @@ def ratio_of_step_times(time: StepTime, base: StepTime) -> Interval:
 
 
 class _ErrorOfMean(NamedTuple):
-    """The squared standard error of a mean over the squared mean, with its degrees of freedom."""
+    """The squared standard error of a mean, divided by the square of the mean, with its degrees of freedom."""
 
     squared: float
     freedom: int
 
 
 def _error_of_mean(periods: np.ndarray) -> _ErrorOfMean:
-    """Return the error of the mean of periods that may have much in common with their neighbours.
+    """Return the error of the mean of periods that may be correlated with their neighbours.
 
-    How far a mean of dependent values may be off is seen in their slow variations alone. The first few cosine
-    transforms of the whole series are slow, nearly independent of each other, and have n times the variance of the mean
-    of n values. Bursts are fast: the long and short periods of one make up for each other, and leave the mean alone.
+    Only slow variations of a series change its mean. Fast ones such as bursts do not, because their long and short
+    periods balance each other. The first few cosine transforms of a series show its slow variations. They are nearly
+    independent of each other, and each has n times the variance of the mean of the n values. So the mean of their
+    squares, divided by n, estimates the variance of the mean.
 
-    In a short series not even the first transforms are slow beside a strong correlation. So each is multiplied by the
-    height of the spectrum at frequency 0 over that at its own frequency, for a series in which each period follows the
-    one before by the correlation r. At the frequency w that spectrum is proportional to 1 / ((1 - r)² + 4r sin²(w/2)).
+    In a short series with a strong correlation, even the first transforms are not slow enough. So the square of each
+    transform is multiplied by a correction: the height of the spectrum at frequency 0, divided by its height at the
+    frequency of the transform. The spectrum is that of a first-order autoregression with the correlation r. At the
+    frequency w it is proportional to 1 / ((1 - r)² + 4r sin²(w/2)).
 
     E. Lazarus, D. Lewis, J. Stock, M. Watson, "HAR inference: recommendations for practice", Journal of Business &
     Economic Statistics 36, 2018: equal-weighted cosine transforms, as many as 0.4 n^(2/3). D. Andrews, C. Monahan,
@@ -193,7 +200,7 @@ def _error_of_mean(periods: np.ndarray) -> _ErrorOfMean:
     # The transform j has the frequency πj/n.
     frequencies = np.pi * orders / count
     squared_sines = np.sin(frequencies / 2) ** 2
-    # The height of the spectrum at frequency 0 over that at the frequency of each transform.
+    # The height of the spectrum at frequency 0, divided by its height at the frequency of each transform.
     relative_height = 1 + 4 * correlation * squared_sines / (1 - correlation) ** 2
     # Each transform gives an estimate of n times the variance of the mean.
     estimates = relative_height * transforms**2
@@ -202,7 +209,10 @@ def _error_of_mean(periods: np.ndarray) -> _ErrorOfMean:
 
 
 def _number_of_transforms(count: int, correlation: float) -> int:
-    """Return how many cosine transforms of a series are slow enough to show the error of its mean, at least 2."""
+    """Return the number of cosine transforms of a series that are slow enough to show the error of its mean; 2 or more.
+
+    `count`: number of values in the series. `correlation`: that of neighbouring values.
+    """
     number = 0.4 * count ** (2 / 3)
     if correlation > 0:
         # The spectrum of a series with this correlation falls to half its height at the frequency `half_power`.
@@ -213,11 +223,12 @@ def _number_of_transforms(count: int, correlation: float) -> int:
 
 
 def _assumed_correlation(values: np.ndarray) -> float:
-    """Return the correlation of neighbours that is assumed, between 0 and `HIGHEST_CORRELATION`.
+    """Return the correlation of neighbouring values that is assumed, between 0 and `HIGHEST_CORRELATION`.
 
-    It is what the series shows, plus the bias by which short series show too little (M. G. Kendall, Biometrika 41,
-    1954), plus a margin of 0.7 standard errors, each 1/√n. An interval that assumes too little correlation misses by
-    far more than one that assumes too much.
+    It is the correlation in the series, plus the amount by which short series show too little (M. G. Kendall,
+    Biometrika 41, 1954), plus a margin of 0.7 standard errors. A standard error is 1/√n for n values. The margin is
+    there because assuming too little correlation makes an interval wrong by more than assuming too much. Values that
+    are all equal have the correlation 0.
     """
     deviations = values - values.mean()
     squares = float(deviations @ deviations)

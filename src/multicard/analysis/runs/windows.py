@@ -1,10 +1,11 @@
-"""A window of steps: how long it took, and what was done in it.
+"""A window of steps: its elapsed time, the times of its steps, and its throughput.
 
-The period of a step is the time from its start to the start of the next one, so that the time between steps counts.
-Throughput is the work of a window over its elapsed time on the slowest rank: the harmonic mean of the steps' rates,
-weighted by their work, as T. Hoefler and R. Belli ask for ("Scientific Benchmarking of Parallel Computing Systems",
-SC15, rule 3: arithmetic means for costs, harmonic means for rates). The rate of the median step leaves out the waits
-that a loader causes, since it delivers in bursts.
+The period of a step is the time from its start to the start of the next one, so it includes the time between steps.
+
+Throughput is the work of a window divided by its elapsed time on the slowest rank. This is the harmonic mean of the
+steps' rates, weighted by their work, as T. Hoefler and R. Belli demand ("Scientific Benchmarking of Parallel Computing
+Systems", SC15, rule 3: arithmetic means for costs, harmonic means for rates). The rate of the median step would leave
+out the waits for a loader, because a loader delivers in bursts, and most steps do not wait.
 """
 
 from dataclasses import dataclass
@@ -15,20 +16,21 @@ import pandas as pd
 
 from multicard.core.layout import PHASES
 
-# Column of steps.csv with the seconds of a step's period that were spent in evaluation.
+# Column of steps.csv with the seconds of evaluation within a step's period.
 EVALUATION = "evaluation_s"
 
 
 def step_periods(steps: pd.DataFrame, process: str = "rank") -> pd.DataFrame:
     """Return the seconds from the start of each step to that of the next one.
 
-    `steps`: the steps of one window, with the columns `step`, `start_s` and `duration_s`, and `epoch` where there are
-    several. `process`: the column that identifies the process of a step; the starts of one process are by one clock.
+    `steps`: the steps of one window, with the columns `step`, `start_s` and `duration_s`, and `epoch` if there may be
+    several. `process`: the column that identifies the process of a step. Only starts of the same process are compared.
 
-    Columns of the result: that of the process, `step`, `stretch` and `period_s`; rows are ordered by process and step.
-    A stretch is a sequence of consecutive steps of one epoch, numbered from 1 in each process. The last step of a
-    stretch has no next one, so its period is its duration. So the periods of a stretch add up to the time from its
-    first start to its last end. Below, the steps 1 and 2 are a stretch, and step 5 is another:
+    The result has the columns `process`, `step`, `stretch` and `period_s`. Its rows are ordered by process and step. A
+    stretch is a sequence of consecutive steps of one epoch. The stretches of each process are numbered from 1. The last
+    step of a stretch has no next one, so its period is its duration. So the periods of a stretch add up to the time
+    from the start of its first step to the end of its last. Below, the steps 1 and 2 are a stretch, and step 5 is
+    another:
 
     >>> steps = pd.DataFrame({"rank": 0, "step": [1, 2, 5], "start_s": [0.0, 1.5, 9.0], "duration_s": [1.0, 1.0, 2.0]})
     >>> step_periods(steps)[["stretch", "step", "period_s"]].values.tolist()
@@ -64,10 +66,10 @@ def step_periods(steps: pd.DataFrame, process: str = "rank") -> pd.DataFrame:
 
 
 def elapsed_s(periods: pd.DataFrame, process: str = "rank") -> float:
-    """Return the seconds that steps took: of each stretch the time of its slowest process, summed over the stretches.
+    """Return the seconds that steps took: the time of each stretch on its slowest process, summed over the stretches.
 
-    `periods`: as `step_periods` returns them for the same `process`. In different stretches different processes may be
-    the slowest, here rank 1 with 3 s, then rank 0 with 2 s:
+    `periods`: as `step_periods` returns them for the same `process`. The slowest process may be another one in each
+    stretch. Here it is rank 1 with 3 s, then rank 0 with 2 s:
 
     >>> periods = {"rank": [0, 0, 1, 1], "stretch": [1, 2, 1, 2], "period_s": [1.0, 2.0, 3.0, 1.0]}
     >>> elapsed_s(pd.DataFrame(periods))
@@ -85,7 +87,7 @@ def elapsed_s(periods: pd.DataFrame, process: str = "rank") -> float:
 
 @dataclass(frozen=True)
 class Window:
-    """The steps of one window on all ranks: rows of steps.csv, at least one. Times are in seconds."""
+    """The steps of one window on all ranks: one or more rows of steps.csv. Times are in seconds."""
 
     steps: pd.DataFrame
 
@@ -96,7 +98,7 @@ class Window:
 
     @cached_property
     def elapsed_s(self) -> float:
-        """The times of the slowest rank of each stretch of steps, added up; see the function `elapsed_s`."""
+        """The sum of the times of each stretch of steps on its slowest rank; see the function `elapsed_s`."""
         return elapsed_s(self.periods)
 
     @cached_property
@@ -108,34 +110,34 @@ class Window:
 
     @property
     def count(self) -> int:
-        """The number of steps of a rank."""
+        """The number of different step numbers, which is the number of steps of a rank."""
         return int(self.steps["step"].nunique())
 
     @property
     def iteration_time_s(self) -> float:
-        """Elapsed time over steps."""
+        """Elapsed time divided by the number of steps."""
         return self.elapsed_s / self.count
 
     @property
     def median_iteration_time_s(self) -> float:
-        """Median over steps of the longest duration among ranks."""
+        """Median over steps of the duration of each step on its slowest rank, without the time between steps."""
         return float(self.steps.groupby("step")["duration_s"].max().median())
 
     @property
     def mean_iteration_time_s(self) -> float:
-        """Mean duration over steps and ranks."""
+        """Mean over steps and ranks of the duration, without the time between steps."""
         return float(self.steps["duration_s"].mean())
 
     @cached_property
     def waiting(self) -> pd.DataFrame:
         """The times of each step on the rank that waited longest for data: a row per step, indexed by step number.
 
-        Columns: the names of the recorded phases (`data` for `data_s`), `evaluation` where it was recorded, and
-        `period_s`; all in seconds. A phase that a step lacks is 0. Where several ranks waited equally long, or no wait
-        was recorded, the row is the mean of these ranks.
+        Columns: a phase for each of its columns in `steps` (`data` for `data_s`), `evaluation` if `steps` has it, and
+        `period_s`; all in seconds. A phase that a step lacks is 0. If several ranks waited equally long, the row is
+        their mean. If no rank has a recorded wait, it is the mean of all ranks.
 
-        Ranks that share a job wait for the one without data, in their backward pass, so a mean over all ranks would
-        count that wait as computing.
+        The other ranks wait in their backward pass for the rank that waits for data. So a mean over all ranks would
+        count this waiting as computing.
         """
         phase_columns = [f"{phase}_s" for phase in PHASES]
         columns = [name for name in (*phase_columns, EVALUATION) if name in self.steps]
@@ -143,7 +145,7 @@ class Window:
         order = np.lexsort((self.steps["step"], self.steps["rank"]))
         phases_s = self.steps[columns].fillna(0.0).to_numpy()[order]
         times_s = np.column_stack([phases_s, self.periods["period_s"]])
-        # `step_index` has for each row the position of its step among all numbers of steps.
+        # For each row, `step_index` has the position of its step in `numbers`.
         numbers, step_index = np.unique(self.periods["step"], return_inverse=True)
         if "data_s" in columns:
             wait_s = times_s[:, columns.index("data_s")]
@@ -163,8 +165,9 @@ class Window:
     def data_share(self) -> float | None:
         """The share of time spent waiting for data, from 0 to 1; None if no step has a recorded wait.
 
-        In each step, the rank that waited longest counts: the sum of its waits over the sum of its periods. Two steps
-        with waits of 0.5 and 0.25 s and periods of 2 and 1 s have 0.75 / 3 = 0.25.
+        In each step, only the rank that waited longest counts. The share is the sum of these waits divided by the sum
+        of the periods of the same ranks. Two steps with waits of 0.5 and 0.25 s and periods of 2 and 1 s have
+        0.75 / 3 = 0.25.
         """
         if self.steps["data_s"].isna().all():
             return None
@@ -173,5 +176,5 @@ class Window:
         return float(wait_s / period_s)
 
     def rate(self, column: str) -> float:
-        """Return the sum of a column of counts over all ranks, per second; NaN where a count is not known."""
+        """Return the sum of a column of counts over steps and ranks, per elapsed second; NaN if a count is empty."""
         return float(self.steps[column].sum(skipna=False) / self.elapsed_s)
