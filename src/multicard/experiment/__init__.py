@@ -1,1 +1,1 @@
-"""What to run: the configuration model, scenarios and the runs they expand into."""
+"""Planning: the model of configuration files, their scenarios, and the runs into which scenarios expand."""

@@ -1,4 +1,4 @@
-"""Write what follows from the code: the JSON schema of configuration files, or the page about their parameters.
+"""Print a file that is generated from the code: the JSON schema of configuration files, or the page about parameters.
 
 python -m multicard.experiment > workflow/schemas/config.schema.json
 python -m multicard.experiment --docs > docs/parameters.md

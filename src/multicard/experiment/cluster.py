@@ -1,4 +1,4 @@
-"""The hardware of a cluster's nodes, which a configuration states: the machine that plans has other hardware."""
+"""The hardware of a cluster's nodes. A configuration states it, because the planning machine has other hardware."""
 
 from dataclasses import replace
 from typing import Annotated
@@ -9,7 +9,7 @@ from multicard.experiment.datasets import Strict
 from multicard.experiment.machine import Machine
 from multicard.profilers import PROFILERS
 
-# A profile of Snakemake hands its numbers over as text.
+# Not strict, because numbers from a profile of Snakemake arrive as text.
 Count = Annotated[int, Field(strict=False)]
 
 
@@ -29,10 +29,10 @@ class Cluster(Strict):
 
 
 def machine_for(cluster: Cluster | None) -> Machine:
-    """Return the machine that runs are planned for: a node of the cluster, or this machine where none is stated.
+    """Return the machine that runs are planned for: a node of the cluster, or this machine if `cluster` is None.
 
-    A node has the stated hardware and the Python packages of this machine, which it shares. Programs such as a profiler
-    or a compiler are assumed to be installed; a run on a node without them fails with that reason.
+    A node has the stated hardware, and the Python packages of this machine, because they are shared. Profilers and a
+    compiler are assumed to be installed on it. If one is missing, a run that needs it fails and names it as the reason.
     """
     here = Machine.here()
     if cluster is None:

@@ -1,4 +1,4 @@
-"""The configuration model: the single source of truth for what a configuration file may say."""
+"""The model of configuration files. It alone defines which keys and values a configuration file may have."""
 
 import math
 import re
@@ -17,12 +17,13 @@ from multicard.experiment.scenario_parameters import Fixed, Vary
 from multicard.runs.parameter_types import DATASET_NAME
 from multicard.runs.parameters import ARGS_PREFIX, DEFAULT_WORKLOAD, flat
 
-MOST_RUNS = 100_000  # per scenario
-# Snakemake puts the names of modules into a command line as they are.
+MOST_RUNS = 100_000  # most runs of a scenario
+# Limited to harmless characters, because Snakemake puts names of modules into a command line without quotes.
 MODULE_NAME = r"^[A-Za-z0-9][A-Za-z0-9_.+/-]*$"
-# Make and Snakemake put these into commands and patterns of file names; one that begins with a dash would be an option.
+# Limited because Make and Snakemake put the path into commands and into patterns of file names. A path that begins with
+# a dash would be taken for an option.
 RESULTS_PATH = r"^[\w./+@=,][\w./+@=,-]*( +[\w./+@=,-]+)*$"
-SHIPPED = Path("config/config.yaml")  # the demo's configuration, which the pipeline takes by default
+SHIPPED = Path("config/config.yaml")  # the configuration of the demo, the default of the pipeline
 RESULTS = "results"
 ARCHIVE = ".tar.gz"  # suffix of an archive of recorded runs
 
@@ -31,7 +32,7 @@ PARAMETERS = tuple(Fixed.model_fields)
 
 
 def is_parameter(column: str) -> bool:
-    """Return whether a column of a table is a parameter: multicard's, or the user's own (`args.batch_size`)."""
+    """Return True if a column of a table is a parameter: multicard's, or one of the user's own (`args.batch_size`)."""
     return column in PARAMETERS or column.startswith(ARGS_PREFIX)
 
 
@@ -44,16 +45,16 @@ def parameters_in(columns: Iterable[str]) -> list[str]:
 
 
 def configuration_key(values: Mapping[str, Any], ignored: Collection[str] = ("repeat",)) -> tuple[Any, ...]:
-    """Return what distinguishes configurations: the names and values of their parameters, as a hashable key.
+    """Return a hashable key that is equal for runs of the same configuration: names and values of their parameters.
 
-    `values`: a row of a table, in which columns other than parameters and empty parameters (None, NaN) do not count.
-    `ignored`: parameters that do not distinguish configurations.
+    `values`: a row of a table. Columns that are not parameters, and empty cells (None, NaN), are left out. `ignored`:
+    parameters that are left out, too.
 
     >>> configuration_key({"devices": 2, "repeat": 1, "args.batch": 8, "seed": None, "elapsed_s": 3.0})
     (('devices', 2), ('args.batch', 8))
     """
     stated = ((name, values[name]) for name in parameters_in(values) if name not in ignored)
-    # NaN, the empty value of DataFrames, differs from itself.
+    # `value == value` is False for NaN, the empty value of DataFrames.
     return tuple((name, value) for name, value in stated if value is not None and value == value)
 
 
@@ -92,11 +93,12 @@ class Scenario(Strict):
 
     @property
     def varied(self) -> dict[str, list[Any]]:
-        """Lists of values by parameter, in the order of the parameters; the user's own last, as `args.batch_size`."""
+        """The lists of values by parameter, in the order of `PARAMETERS`; the user's own last, as `args.batch_size`."""
         return flat(self.vary.model_dump(exclude_none=True))
 
 
-# Characters. Names become names of files and of temporary files beside them, which may have 255.
+# Most characters of a name. Files are named after it, and so are temporary files, whose names are longer. File systems
+# allow 255.
 LONGEST_NAME = 100
 ScenarioName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]*$", max_length=LONGEST_NAME)]
 InputName = Annotated[str, StringConstraints(pattern=DATASET_NAME, max_length=LONGEST_NAME)]
@@ -152,9 +154,11 @@ class Experiment(Strict):
     scenarios: dict[ScenarioName, Scenario] = Field(min_length=1, description="Scenarios by name.")
 
     def workload(self, scenario: str) -> str:
-        """Return the name of the workload that a scenario trains, by the scenario's name.
+        """Return the name of the workload of a scenario; `scenario`: the scenario's name.
 
-        It is what `fixed` of the scenario states, else what `fixed` of the file states, else `DEFAULT_WORKLOAD`.
+        The section `fixed` of the scenario states it, else the section `fixed` of the file. If neither does, it is
+        `DEFAULT_WORKLOAD`.
+
         Raises `KeyError` if the file has no such scenario.
         """
         stated = self.fixed.stated() | self.scenarios[scenario].fixed.stated()
@@ -164,7 +168,7 @@ class Experiment(Strict):
 def default_results(file: Path) -> str:
     """Return the results folder of a configuration file that states none.
 
-    Every file has a folder of its own, so that an experiment does not replace the report of another.
+    Files of different names have different folders, so that an experiment does not overwrite the report of another.
 
     >>> default_results(Path("config/config.yaml")), default_results(Path("config/my birds.yaml"))
     ('results', 'results-my-birds')

@@ -22,7 +22,7 @@ class Source(Strict):
     """Base of every data set."""
 
     def missing_files(self) -> str | None:
-        """Return which files or folders are missing, as `key: what is missing`; None where none is."""
+        """Return `key: what is missing` if a file or folder that `key` names does not exist, else None."""
         return None
 
 
@@ -61,7 +61,7 @@ class Mnist(GrayscaleSource):
     download: bool = Field(default=False, description="Download missing files into the folder; default: false.")
 
     def files(self) -> dict[str, Path | None]:
-        """Return the paths of the four files by the names they are published under; None for a missing one."""
+        """Return the paths of the four files, by the names under which they are published; None for a missing file."""
         folders = [Path(self.folder) / "MNIST" / "raw", Path(self.folder)]
         paths: dict[str, Path | None] = {}
         for name in MNIST_FILES:
@@ -70,7 +70,7 @@ class Mnist(GrayscaleSource):
         return paths
 
     def missing_files(self) -> str | None:
-        """Return the names of missing files, unless they may be downloaded."""
+        """Return which of the four files are missing; None if none is, or if they may be downloaded."""
         missing = [name for name, path in self.files().items() if path is None]
         if missing and not self.download:
             return f"folder: {self.folder} does not contain {', '.join(missing)}; download: true would fetch them"
@@ -84,7 +84,7 @@ class KaggleMnist(GrayscaleSource):
     path: str = Field(min_length=1, description="train.csv, or its folder.")
 
     def missing_files(self) -> str | None:
-        """Return that there is nothing at the path."""
+        """Return that the path does not exist; None if it does."""
         return None if Path(self.path).exists() else f"path: no such file or folder: {self.path}"
 
 
@@ -103,10 +103,10 @@ class ImageFolder(ImageSource):
     )
 
     def parts(self) -> dict[str, str]:
-        """Return the names of the folders of the `train` and the `test` images; none where all folders are classes.
+        """Return the names of the folders with the `train` and the `test` images; empty if all folders are classes.
 
-        Folders called train, test and val are classes if none of them contains folders. Of test and val, test is taken
-        unless only val has class folders.
+        Folders called train, test and val are classes themselves if each one that exists contains files and no folders.
+        The test images are in test, or in val if only val contains folders.
         """
         contents = {name: _contents(Path(self.folder, name)) for name in ("train", "test", "val")}
         if all(entries in (None, {"file"}) for entries in contents.values()):
@@ -114,7 +114,7 @@ class ImageFolder(ImageSource):
         return {"train": "train", "test": _test_folder(contents)}
 
     def missing_files(self) -> str | None:
-        """Return which folder is missing: the first of them."""
+        """Return the first folder that is missing, or that there are no folders of classes; None if all is there."""
         folder = Path(self.folder)
         parts = [folder / part for part in self.parts().values()]
         missing = [path for path in (folder, *parts) if not path.is_dir()]
@@ -126,7 +126,9 @@ class ImageFolder(ImageSource):
 
 
 def _test_folder(contents: Mapping[str, set[str] | None]) -> str:
-    """Return the folder of the test images, given the contents of train, test and val as `_contents` returns them.
+    """Return the name of the folder with the test images.
+
+    `contents`: for each of the folders train, test and val what `_contents` returned.
 
     >>> _test_folder({"train": {"folder"}, "test": None, "val": {"folder"}})
     'val'
@@ -136,12 +138,12 @@ def _test_folder(contents: Mapping[str, set[str] | None]) -> str:
     for name in ("test", "val"):
         if "folder" in (contents[name] or ()):
             return name
-    # None of them has class folders: the message is about the first that exists.
+    # Neither has class folders. The folder that is returned is then named in a message: the first one that exists.
     return "val" if contents["test"] is None and contents["val"] is not None else "test"
 
 
 def _contents(folder: Path) -> set[str] | None:
-    """Return which of `folder` and `file` a folder contains; None where there is no such folder."""
+    """Return which kinds of entries a folder contains, of `folder` and `file`; None if the folder does not exist."""
     if not folder.is_dir():
         return None
     with os.scandir(folder) as entries:
@@ -176,7 +178,7 @@ SHIPPED: dict[ShippedName, TextKind] = {
 
 @dataclass(frozen=True)
 class Published:
-    """A published text set: the kind of its samples, and where Hugging Face has it."""
+    """A published text set: the kind of its samples, and its place at Hugging Face."""
 
     kind: TextKind
     repository: str
@@ -184,9 +186,10 @@ class Published:
     revision: str | None = None
 
 
-# The sets that torchtune 0.6.1 supports, where Hugging Face has them now. Samsung/samsum is gone and ccdv/cnn_dailymail
-# needs a loading script, which `datasets` 4 and later refuse: these are copies with the same columns. liweili/c4_200m
-# has a script, too; the hub's own conversion to Parquet needs none.
+# The text sets that torchtune 0.6.1 supports, in the repositories of Hugging Face that have them now. Samsung/samsum
+# does not exist any more, and ccdv/cnn_dailymail needs a loading script, which `datasets` 4 and later refuse. They are
+# replaced by copies with the same columns. liweili/c4_200m has such a script, too, so its revision is the conversion to
+# Parquet that Hugging Face made, which needs no script.
 PUBLISHED: dict[PublishedName, Published] = {
     "alpaca_cleaned": Published("instruction", "yahma/alpaca-cleaned"),
     "samsum": Published("summary", "knkarthick/samsum"),
@@ -222,7 +225,7 @@ class ShippedText(Text):
 
     @property
     def file(self) -> Path:
-        """Path of its samples, one in each line, in the folder of shipped inputs."""
+        """Path of the file with its samples, one per line, relative to the folder of shipped inputs."""
         return Path("text", f"{self.texts}.jsonl")
 
 
@@ -243,7 +246,7 @@ class TextFile(Text):
         return self.samples
 
     def missing_files(self) -> str | None:
-        """Return that there is no file at the path."""
+        """Return that the file does not exist; None if it does."""
         return None if Path(self.path).is_file() else f"path: no such file: {self.path}"
 
 
@@ -268,7 +271,7 @@ class PublishedText(Text):
         return PUBLISHED[self.texts].repository
 
     def missing_files(self) -> str | None:
-        """Return that there is no folder, unless the set may be downloaded."""
+        """Return that the stated folder does not exist, or that none is stated and `download` is false; else None."""
         if self.folder is None:
             return None if self.download else f"folder: missing; download: true would fetch {self.repository}"
         return None if Path(self.folder).is_dir() else f"folder: no such folder: {self.folder}"
@@ -280,7 +283,7 @@ Dataset = Annotated[
     Digits | ImageFolder | KaggleMnist | Mnist | PublishedText | ShippedText | Synthetic | TextFile,
     Field(discriminator="source"),
 ]
-# Classes of data sets by the value of `source`, in the order in which a message lists them.
+# The class of data sets for each value of `source`, in the order in which messages list these values.
 SOURCES: dict[str, type[Source]] = {
     "digits": Digits,
     "imagefolder": ImageFolder,

@@ -5,26 +5,28 @@ from dataclasses import dataclass
 
 from multicard.experiment.runs import Run
 
-# Assumed for every run: seconds to start the profiler, the processes, their libraries and the process group; and, of a
-# profiled run, to end the processes and to write, export and read the trace.
+# Seconds that are assumed for every run: to start the profiler, the processes, their libraries and the process group.
 START_S = 30.0
+# Seconds that are assumed for every profiled run: to end the processes, and to write, export and read the trace.
 TRACE_S = 30.0
 
 
 @dataclass(frozen=True)
 class Cost:
-    """The cost of runs on GPUs that run one after another."""
+    """The cost of runs on GPUs, if they run one after another."""
 
-    wall_h: float  # hours between the start of the first run and the end of the last
-    node_gpu_h: float  # hours times all GPUs of the nodes that the runs hold, whether they use them or not
-    unknown: int  # number of runs whose amount of work is not known; the hours are without them
+    wall_h: float  # hours from the start of the first run to the end of the last
+    node_gpu_h: float  # hours × GPUs of the nodes that a run has for itself, summed over runs; unused GPUs count, too
+    unknown: int  # number of runs whose amount of work is not known; they are left out of the hours
 
 
 def estimate_cost(runs: Iterable[Run], time_limit_min: float, gpus_per_node: int) -> Cost:
-    """Estimate the cost of the runs that need GPUs; none takes longer than its time limit and its trace.
+    """Estimate the cost of the runs that need GPUs. Other runs are left out.
 
-    `gpus_per_node`: GPUs of a node; where it is 0, not known, a node is assumed to have as many as the largest run uses
-    of one. A run has whole nodes to itself, so that nothing disturbs what it measures.
+    A run counts with its time limit at most, plus the time for its trace. It holds all GPUs of its nodes, because
+    nothing else may disturb its measurements.
+
+    `gpus_per_node`: number of GPUs of a node. 0 if unknown: the largest number that any run uses on a node is assumed.
     """
     wall_h = node_gpu_h = 0.0
     unknown = 0

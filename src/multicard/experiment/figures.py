@@ -1,8 +1,8 @@
-"""The catalog of figures: names, what a scenario must have for each, and the module that draws it.
+"""The catalog of figures: the name of each, what a scenario must have for it, and the module that draws it.
 
-Configurations name figures, so this list is read with every configuration. Functions that draw take seconds to load
-(Matplotlib, pandas): they are in `multicard.figures`, each with its question and caption, and are imported when a
-figure is drawn. This list is the only one, so a figure without an entry here is not drawn.
+Configurations name figures, so the catalog is loaded with every configuration. The functions that draw are in
+`multicard.figures`, each with its question and caption. They are imported only when a figure is drawn, because this
+takes seconds (Matplotlib, pandas). A figure without an entry in the catalog is not drawn.
 """
 
 from dataclasses import dataclass
@@ -16,13 +16,13 @@ class FigureEntry:
     Attributes
     ----------
     name
-        Name in configurations and files, and of the function that draws the figure.
+        Name of the figure in configurations, of its files, and of the function that draws it.
     module
         Module of `multicard.figures` that has this function.
     axis
-        Parameter that must have two or more values in the scenario; None requires nothing.
+        Parameter that must have two or more values in the scenario; None if there is no such requirement.
     workload
-        Workload that the scenario must have; None requires nothing.
+        Workload that the scenario must have; None for any workload.
     """
 
     name: str
@@ -32,7 +32,7 @@ class FigureEntry:
 
     @property
     def needs(self) -> str:
-        """The requirements in the words of a configuration; empty where there are none.
+        """The requirements in the words of a configuration; empty if there are none.
 
         >>> FigureEntry("gain_layout", "gains", axis="layout", workload="vision").needs
         'vary.layout and workload vision'
@@ -75,7 +75,7 @@ _ENTRIES = (
 # Every figure by its name, in the order of the catalog.
 FIGURES: dict[str, FigureEntry] = {entry.name: entry for entry in _ENTRIES}
 
-# Pydantic offers the names as choices; a type made of data is none to a type checker.
+# For pydantic the type is the choice of all names. A type checker does not accept a `Literal` that is made from data.
 if TYPE_CHECKING:
     FigureName = str
 else:

@@ -1,4 +1,4 @@
-"""Read a configuration file; every error is one line with file, key, what was found and what was expected."""
+"""Read and check a configuration file. Every error is a line with file, key, what was found and what was expected."""
 
 import json
 import re
@@ -26,7 +26,8 @@ from multicard.runs.parameters import ARGS, ARGS_PREFIX, JobParameters, as_colum
 
 COMMAND = "command"
 LIKE_SECRET = "holds what looks like a secret, which would be recorded; leave it out"
-# Messages quote files that may come from anybody: characters of a key, characters of a line, and lines.
+# Limits of messages, because they quote files that may come from anybody: most characters of a key, most characters of
+# an error, and most errors.
 LONGEST_KEY = 100
 LONGEST_ERROR = 500
 MOST_ERRORS = 50
@@ -34,19 +35,23 @@ UNDER_ARGS = "a parameter of your own script goes under args"
 
 
 def read_experiment(path: Path, profile: Path | None = None, outside: bool = True) -> Experiment:
-    """Read and check one configuration file, folders included.
+    """Read and check one configuration file.
 
-    `profile`: folder of a profile of Snakemake. The values that it states as `config` take precedence over the file's.
-    `outside`: False to leave out the checks of data, models and the results folder, which only runs need.
+    `profile`: a profile of Snakemake, as for `read_profile`. The values under its key `config` replace those of the
+    file. `outside`: True to check also that data sets exist, that models state a folder where they need one, and that
+    results can be written. Only runs need this.
+
     Raises `UserError` with one line per error.
     """
     return check(*read_config(path, profile), outside)
 
 
 def read_config(path: Path, profile: Path | None = None) -> tuple[Any, str]:
-    """Return a parsed configuration file, with the values that a profile states, and the names of both for messages.
+    """Return a parsed configuration file with the values of a profile, and the names of the files for messages.
 
-    It is not checked: it may be anything that YAML can say. Raises `UserError` if a file cannot be read or parsed.
+    The content is not checked, so it may be any value of YAML. If it is a mapping, `results` gets a default.
+
+    Raises `UserError` if a file cannot be read or parsed.
     """
     if path == SHIPPED and not path.exists():
         raise UserError(
@@ -66,16 +71,16 @@ def read_config(path: Path, profile: Path | None = None) -> tuple[Any, str]:
 
 
 def _merged(config: Any, stated: Any) -> Any:
-    """Return a configuration with the values that a profile states, section by section, as Snakemake merges them."""
+    """Return a configuration with the values `stated` in a profile; sections are merged key by key, as by Snakemake."""
     if not isinstance(config, dict) or not isinstance(stated, dict):
         return stated
     return config | {key: _merged(config.get(key), value) for key, value in stated.items()}
 
 
 def read_profile(folder: Path) -> dict[str, Any]:
-    """Read a profile of Snakemake: a file, or the config.yaml in a folder.
+    """Read a profile of Snakemake; `folder`: the file, or the folder with its config.yaml.
 
-    Raises `UserError` if there is none, or it does not parse, or is not a mapping.
+    Raises `UserError` if the file is missing, does not parse, or is not a mapping.
     """
     file = folder if folder.is_file() else folder / "config.yaml"
     profile = read_yaml(file, of_snakemake=True)
@@ -85,7 +90,7 @@ def read_profile(folder: Path) -> dict[str, Any]:
 
 
 def check(config: Any, source: str, outside: bool = True) -> Experiment:
-    """Validate a parsed configuration; `source` names the file in messages, the rest is as in `read_experiment`."""
+    """Check a parsed configuration. `source`: name of the file in messages. `outside`, errors: as `read_experiment`."""
     if not isinstance(config, dict):
         what = "nothing" if config is None else type(config).__name__
         raise UserError(f"{source}: expected a mapping with the key scenarios, found {what}")
@@ -104,7 +109,10 @@ def check(config: Any, source: str, outside: bool = True) -> Experiment:
 
 
 def _lines(source: str, errors: Iterable[str]) -> list[str]:
-    """Return errors as lines that begin with `source`, cut to a readable length and number."""
+    """Return a line `source: error` for each error, cut to `LONGEST_ERROR`.
+
+    After `MOST_ERRORS` lines, a last one has the number of further errors.
+    """
     lines = [f"{source}: {printable(error, LONGEST_ERROR)}" for error in errors]
     if len(lines) <= MOST_ERRORS:
         return lines
@@ -112,10 +120,10 @@ def _lines(source: str, errors: Iterable[str]) -> list[str]:
 
 
 def _secret_errors(value: Any, keys: tuple[str, ...] = ()) -> Iterator[str]:
-    """Yield an error for each name or text that has the form of a secret: names become folders and stand in reports.
+    """Yield an error for each key and text that has the form of a secret, because reports and folders would show it.
 
-    `keys`: where `value` stands in the configuration. A command and its parameters are left out: they are searched
-    with the command's values in place (`Workload.config_error`).
+    `keys`: the keys that lead to `value` in the configuration. Commands and their parameters are left out, because
+    `Workload.config_error` searches commands with the values of their parameters.
     """
     if isinstance(value, dict):
         for key, entry in value.items():
@@ -131,9 +139,12 @@ def _secret_errors(value: Any, keys: tuple[str, ...] = ()) -> Iterator[str]:
 
 
 def read_job(parameters: str, data: Path | None, model: Path | None, machine: Machine | None) -> JobParameters:
-    """Read and check what one run is given: its parameters as JSON, and the folders that were prepared for it.
+    """Return the parameters of a run, after checking them and the folders that were prepared for it.
 
-    Raises `UserError` with one line per error, also if the run cannot run on `machine`, unless that is None.
+    `parameters`: as JSON. `data`, `model`: folders of the prepared data set and model; None if there is none.
+    `machine`: the machine on which the run has to be able to run; None to leave out this check.
+
+    Raises `UserError` with one line per error.
     """
     try:
         values = json.loads(parameters)
@@ -158,11 +169,14 @@ def read_job(parameters: str, data: Path | None, model: Path | None, machine: Ma
 
 
 def _message(fault: Any) -> str:
-    """Return a fault that pydantic found as `key: found …, expected …`; `fault`: an entry of `errors()`."""
+    """Return a fault that pydantic found as `key: found …, expected …`.
+
+    `fault`: an entry of `ValidationError.errors()`.
+    """
     location = [str(part) for part in fault["loc"] if part != "[key]"]
     source = None
     if location[:1] == ["datasets"] and len(location) > 2:
-        # pydantic names the source of a data set between its name and its keys.
+        # In the location, pydantic adds the source of a data set between its name and the key.
         source = SOURCES[location.pop(2)]
     key = ".".join(printable(part, LONGEST_KEY) for part in location)
     match fault["type"]:
@@ -184,7 +198,7 @@ def _message(fault: Any) -> str:
 
 
 def _found_and_expected(fault: Any) -> str:
-    """Return a fault as `found …, expected …`, with a hint at what was probably meant."""
+    """Return a fault as `found …, expected …`, with a hint at the value that was probably meant, or an example."""
     value, expected = fault["input"], expectation(fault)
     hint = example = ""
     match fault["type"]:
@@ -198,7 +212,10 @@ def _found_and_expected(fault: Any) -> str:
 
 
 def _without_misspelt(faults: Sequence[Any]) -> list[Any]:
-    """Return the faults without those of a missing key in whose place an unknown one was probably meant to be it."""
+    """Return the faults without those of a missing key that was probably misspelt.
+
+    If a section lacks a key, and has an unknown key that resembles it, only the fault of the unknown key is kept.
+    """
     misspelt = {
         (*fault["loc"][:-1], meant(str(fault["loc"][-1]), _KEYS))
         for fault in faults
@@ -207,12 +224,16 @@ def _without_misspelt(faults: Sequence[Any]) -> list[Any]:
     return [fault for fault in faults if fault["type"] != "missing" or fault["loc"] not in misspelt]
 
 
-# Keys of all sections that are not data sets.
+# The keys of all sections except data sets.
 _KEYS = [name for section in (Experiment, Scenario, Fixed, Cluster, Model) for name in section.model_fields]
 
 
 def _outside_errors(experiment: Experiment) -> list[str]:
-    """Return the errors that only the file system shows."""
+    """Return the errors of inputs and of the results folder, most of which only the file system shows.
+
+    They are: data sets whose files are missing, models that lack or must not have a folder, and a results folder that
+    cannot be written to. Whether the weights of a model exist is not checked.
+    """
     errors = []
     for name, dataset in experiment.datasets.items():
         try:
@@ -230,9 +251,10 @@ def _outside_errors(experiment: Experiment) -> list[str]:
 
 
 def _scenario_errors(experiment: Experiment, name: str) -> list[str]:
-    """Return where a scenario does not fit its workload, the data sets or the models.
+    """Return the errors of a scenario: where it does not fit its workload, the data sets or the models.
 
-    Each check assumes that those before it found nothing: only the errors of the first that finds some are returned.
+    Each check is valid only if the checks before it found no error. So the errors of the first check that finds some
+    are returned, and later checks are not made.
     """
     where = f"scenarios.{name}"
     if errors := [*_unknown_parameters(experiment, name), *_unfit_figures(experiment, name)]:
@@ -252,12 +274,15 @@ def _scenario_errors(experiment: Experiment, name: str) -> list[str]:
 
 
 def _distinct(errors: Iterable[str]) -> list[str]:
-    """Return errors without repetition, in order: many runs have the same."""
+    """Return the errors in order, each once, because many runs have the same error."""
     return list(dict.fromkeys(errors))
 
 
 def _unknown_parameters(experiment: Experiment, name: str) -> Iterator[str]:
-    """Yield an error for each parameter of a scenario that its workload does not have, without the scenario's name."""
+    """Yield an error for each parameter of a scenario that its workload does not have.
+
+    The errors begin behind the name of the scenario: ".fixed.model: …".
+    """
     scenario = experiment.scenarios[name]
     workload = experiment.workload(name)
     parameters = WORKLOADS[workload].parameters.model_fields
@@ -271,7 +296,10 @@ def _unknown_parameters(experiment: Experiment, name: str) -> Iterator[str]:
 
 
 def _unfit_figures(experiment: Experiment, name: str) -> Iterator[str]:
-    """Yield an error for each figure that is about another workload, without the scenario's name."""
+    """Yield an error for each figure of a scenario that is about another workload.
+
+    The errors begin behind the name of the scenario: ": the figure …".
+    """
     workload = experiment.workload(name)
     for figure in experiment.scenarios[name].figures:
         about = FIGURES[figure].workload or workload
@@ -280,7 +308,7 @@ def _unfit_figures(experiment: Experiment, name: str) -> Iterator[str]:
 
 
 def _undefined_inputs(experiment: Experiment, name: str, runs: Sequence[Run]) -> Iterator[str]:
-    """Yield an error for each data set or model that runs of a scenario use and the configuration does not define."""
+    """Yield an error for each data set or model that a run of a scenario uses and the configuration does not define."""
     for parameter in WORKLOADS[experiment.workload(name)].inputs:
         definitions = getattr(experiment, f"{parameter}s")
         for value in dict.fromkeys(getattr(run.parameters, parameter) for run in runs):
@@ -291,7 +319,11 @@ def _undefined_inputs(experiment: Experiment, name: str, runs: Sequence[Run]) ->
 
 
 def _differ_in_secrets(runs: Sequence[Run], varied: Collection[str]) -> bool:
-    """Return whether several configurations would have the same row in tables, which leave out secrets."""
+    """Return True if two of the runs have equal rows in tables, because they differ only in secrets.
+
+    Tables leave out secrets. Only the first repeats are compared, and only if the command or the user's own parameters
+    are varied.
+    """
     if not any(name == COMMAND or name.startswith(ARGS_PREFIX) for name in varied):
         return False
     rows = [as_columns(run.parameters.model_dump()) for run in runs if run.parameters.repeat == 1]
@@ -299,7 +331,10 @@ def _differ_in_secrets(runs: Sequence[Run], varied: Collection[str]) -> bool:
 
 
 def _key_of(experiment: Experiment, name: str, parameter: str) -> str:
-    """Return the key under which a scenario's value of a parameter stands, or would stand, in the configuration."""
+    """Return the key of the configuration that states a scenario's value of a parameter.
+
+    If none states it, the key is that of the section `fixed` of the scenario.
+    """
     scenario = experiment.scenarios[name]
     if parameter in scenario.varied:
         return f"scenarios.{name}.vary.{parameter}"

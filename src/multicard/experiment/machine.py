@@ -1,4 +1,4 @@
-"""Detect what this machine can run, without importing torch."""
+"""Detect the devices and tools of this machine, without importing torch."""
 
 import contextlib
 import importlib.util
@@ -15,37 +15,40 @@ import psutil
 from multicard.core.system import Answer, ask, usable_cpus
 from multicard.profilers import PROFILERS
 
-# torchtune declares neither torch nor torchao, and breaks with most of their versions. These were tried together;
-# versions are prefixes.
+# Versions that were tried together, as prefixes of the installed versions. They are checked here because torchtune does
+# not declare torch and torchao as dependencies, and does not work with most of their versions.
 SUPPORTED = {"torchtune": "0.6.1", "torchao": "0.15.", "torch": "2.11."}
 
 
 @dataclass(frozen=True)
 class Machine:
-    """Devices and tools of one machine, or of each node of a cluster; made by `Machine.here` or `machine_for`."""
+    """The devices and tools of one machine, or of each node of a cluster; made by `Machine.here` or `machine_for`."""
 
-    cpus: int
-    gpus: int
+    cpus: int  # CPUs that this process may use or, of a cluster, that jobs may use on a node
+    gpus: int  # GPUs that CUDA shows a process or, of a cluster, those of a node
     # Names of the profilers whose program is installed.
     profilers: tuple[str, ...] = tuple(PROFILERS)
-    compiler: bool = False  # a C++ compiler is installed, as torch.compile needs
-    dali: bool = False  # NVIDIA DALI is installed
-    # What a package lacks, in words of a message; None where it lacks nothing: the workload vision, torchtune, and
-    # Triton to compile kernels for GPUs.
+    compiler: bool = False  # True if a C++ compiler is installed, which torch.compile needs
+    dali: bool = False  # True if NVIDIA DALI is installed
+    # What is missing for the workload vision, for torchtune, and for Triton to compile kernels for GPUs: text for a
+    # message; None if nothing is missing.
     vision: str | None = None
     torchtune: str | None = None
     triton: str | None = None
-    gpu_memory_bytes: int | None = None  # memory of the smallest GPU
-    # Weights of language models have to be there; a machine that is only hypothetical needs none.
+    gpu_memory_bytes: int | None = None  # memory of the GPU that has least; None if unknown
+    # True if a run needs the weights of its language model on disk. False for a machine that no run is started on.
     weights_needed: bool = True
-    nodes: int = 1  # the most machines that one run may have
-    # Runs are jobs of Slurm, which starts none that asks for more CPUs than a node has.
+    nodes: int = 1  # the most nodes that one run may have
+    # True if runs are jobs of Slurm. Slurm starts no job that requests more CPUs than a node has.
     runs_ask_for_cpus: bool = False
-    unanswered: str | None = None  # why an installed tool could not list GPUs or nodes; None where none failed
-    hidden_gpus: str | None = None  # why CUDA shows fewer GPUs than the machine has; None where it shows all
+    unanswered: str | None = None  # why an installed tool could not list GPUs or nodes; None if no tool failed
+    hidden_gpus: str | None = None  # why CUDA shows fewer GPUs than the machine has; None if it shows all
 
     def hypothetical(self) -> "Machine":
-        """Return a machine that has also what this one lacks: to plan for, not to run on."""
+        """Return a machine that also has all devices and tools that this one lacks. No run can be started on it.
+
+        It shows which runs could run on another machine. It has 8 GPUs or more and 1024 nodes.
+        """
         return replace(
             self,
             gpus=max(self.gpus, 8),
@@ -75,7 +78,7 @@ class Machine:
             cpus=usable_cpus(),
             gpus=visible_gpus,
             profilers=tuple(name for name, profiler in PROFILERS.items() if profiler.is_installed()),
-            # Where torch.compile looks for the C++ compiler that it needs.
+            # torch.compile looks for a C++ compiler under the same names.
             compiler=any(shutil.which(name) for name in (os.environ.get("CXX"), "g++", "clang++") if name),
             dali=all(map(importlib.util.find_spec, ("nvidia", "nvidia.dali"))),
             vision=vision_unsupported_reason(),
@@ -89,17 +92,18 @@ class Machine:
 
 
 def slurm_job() -> str | None:
-    """Return the id of the Slurm job that this process is part of; None outside of any."""
+    """Return the id of the Slurm job that this process is part of; None if it is in no job."""
     return os.environ.get("SLURM_JOB_ID") or None
 
 
 def _allocated_nodes() -> Answer:
-    """Return an answer with the number of nodes of this process's Slurm job; an empty answer outside of any."""
+    """Return the number of nodes of this process's Slurm job as an answer; an empty answer if it is in no job."""
     job = slurm_job()
     if job is None:
         return Answer("")
-    # Snakemake's plugin for Slurm starts a run on several nodes without most of Slurm's variables, which the script of
-    # the job has: it is among the processes that this one descends from. The controller may be away.
+    # Snakemake's plugin for Slurm starts a run on several nodes without most of Slurm's variables. The script of the
+    # job still has them, and it is an ancestor of this process. Slurm's controller (squeue) is asked last, because it
+    # may not answer.
     for environment in (os.environ, *_environments_above()):
         nodes = environment.get("SLURM_JOB_NUM_NODES", "")
         if environment.get("SLURM_JOB_ID") == job and nodes.isdecimal():
@@ -108,22 +112,23 @@ def _allocated_nodes() -> Answer:
 
 
 def _environments_above() -> Iterator[Mapping[str, str]]:
-    """Yield the environments with which the processes above this one were started, as far as they may be read."""
+    """Yield the environment of each ancestor of this process at its start. Those that may not be read are left out."""
     for process in psutil.Process().parents():
         with contextlib.suppress(psutil.Error, OSError):
             yield process.environ()
 
 
 def triton_unsupported_reason() -> str | None:
-    """Return what Triton lacks here to compile kernels for GPUs; None where it lacks nothing.
+    """Return what Triton lacks here to compile kernels for GPUs; None if it lacks nothing.
 
-    It builds a module of Python, with the compiler and the headers that Triton 3 looks for (`triton/runtime/build.py`).
+    Triton builds an extension module of Python. It needs a compiler and Python's headers, which are looked for as
+    Triton 3 does (`triton/runtime/build.py`).
     """
     if importlib.util.find_spec("triton") is None:
         return "the package triton, which is not installed"
     if not any(shutil.which(name) for name in (os.environ.get("CC"), "gcc", "clang") if name):
         return "a C compiler, none found (gcc, clang)"
-    # Triton does the same, for Debian's own Python.
+    # Triton makes the same replacement, because of Debian's own Python.
     scheme = sysconfig.get_default_scheme().replace("posix_local", "posix_prefix")
     headers = sysconfig.get_paths(scheme=scheme)["include"]
     if not Path(headers, "Python.h").is_file():
@@ -132,13 +137,13 @@ def triton_unsupported_reason() -> str | None:
 
 
 def vision_unsupported_reason() -> str | None:
-    """Return that a package of the extra `vision` is missing; None where none is."""
+    """Return which packages of the extra `vision` are missing; None if none is."""
     missing = [name for name in ("torch", "torchvision", "sklearn") if importlib.util.find_spec(name) is None]
     return f'training on images needs {" and ".join(missing)} (pip install "multicard[vision]")' if missing else None
 
 
 def torchtune_unsupported_reason() -> str | None:
-    """Return which packages that tune language models are missing or untried versions; None where all are there."""
+    """Return which package of `SUPPORTED` is missing, or which have unsupported versions; None if all are supported."""
     installed = {}
     for package in SUPPORTED:
         try:
@@ -154,12 +159,12 @@ def torchtune_unsupported_reason() -> str | None:
 
 
 def _visible_gpus(listing: list[str]) -> tuple[int, str | None]:
-    """Return the number of GPUs that CUDA shows a process, and why fewer than `nvidia-smi -L` lists, or None.
+    """Return the number of GPUs that CUDA shows a process, and why it is less than the number of GPUs in `listing`.
 
-    `listing`: lines of `nvidia-smi -L`.
+    `listing`: lines of `nvidia-smi -L`. The reason is None if CUDA shows all GPUs.
 
-    Of GPUs that are partitioned (MIG) a process is shown one slice, and then no other GPU: NVIDIA's "MIG User Guide",
-    "CUDA Device Enumeration".
+    If any GPU is partitioned (MIG), CUDA shows a process only one slice of one GPU, and no other GPU (NVIDIA's "MIG
+    User Guide", "CUDA Device Enumeration").
     """
     gpus = [line for line in listing if line.startswith("GPU ")]
     selection = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -174,5 +179,5 @@ def _visible_gpus(listing: list[str]) -> tuple[int, str | None]:
 
 
 def _output_of(program: str, *arguments: str) -> Answer:
-    """Return the answer of a program; a program that is not installed gives an empty answer, without a problem."""
+    """Return the answer of a program. If the program is not installed, the answer is empty and has no problem."""
     return ask([program, *arguments]) if shutil.which(program) else Answer("")

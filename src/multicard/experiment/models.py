@@ -14,7 +14,7 @@ from multicard.experiment.datasets import Strict
 class Architecture:
     """A Llama-3 decoder: grouped-query attention, SwiGLU feed-forward, RMS norms, rotary positions.
 
-    `tied`: the output layer shares the weights of the embedding.
+    `tied`: True if the output layer uses the weights of the embedding.
     """
 
     vocabulary: int
@@ -30,7 +30,7 @@ class Architecture:
 
     @property
     def kv_width(self) -> int:
-        """Width of keys and of values."""
+        """Width of the keys, which is that of the values, over all heads."""
         return self.embedding // self.heads * self.kv_heads
 
     @property
@@ -49,14 +49,14 @@ class Architecture:
 
     @property
     def config(self) -> dict[str, int | bool]:
-        """Keys of Hugging Face's config.json that state the shape, with their values."""
+        """The entries of Hugging Face's config.json that state the shape."""
         return {
             "hidden_size": self.embedding,
             "intermediate_size": self.feed_forward,
             "num_hidden_layers": self.layers,
             "num_attention_heads": self.heads,
             "num_key_value_heads": self.kv_heads,
-            # Llama 3 and 3.1, whose positions are scaled differently, differ only in this key.
+            # Of these entries, only this one distinguishes Llama 3 from 3.1, which scale positions differently.
             "max_position_embeddings": self.max_sequence,
             "vocab_size": self.vocabulary,
             "tie_word_embeddings": self.tied,
@@ -78,9 +78,10 @@ class Architecture:
 
 ArchitectureName = Literal["tiny", "llama3_8b", "llama3_1_8b", "llama3_2_1b"]
 
-# `tiny` is ours: small enough for a CPU, and the size of every weight that NF4 quantizes is a multiple of 4 x 16 384,
-# so that 4 ranks can share it.
-# The others are Meta's published shapes (config.json of meta-llama/Meta-Llama-3-8B, Llama-3.1-8B and Llama-3.2-1B).
+# `tiny` is not published elsewhere. It is small enough for a CPU. The size of each weight that NF4 quantizes is a
+# multiple of 4 × 16 384, so that 4 ranks can share the weight.
+# The other shapes are those that Meta published (config.json of meta-llama/Meta-Llama-3-8B, Llama-3.1-8B and
+# Llama-3.2-1B).
 ARCHITECTURES: dict[str, Architecture] = {
     "tiny": Architecture(
         vocabulary=1024, layers=2, heads=8, kv_heads=4, embedding=512, feed_forward=1024, max_sequence=2048
@@ -103,7 +104,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     ),
 }
 
-# Where the weights are published, for the command that would fetch them.
+# The repositories in which the weights are published, for `Model.download_command`.
 REPOSITORIES: dict[str, str] = {
     "llama3_8b": "meta-llama/Meta-Llama-3-8B-Instruct",
     "llama3_1_8b": "meta-llama/Meta-Llama-3.1-8B-Instruct",
@@ -130,19 +131,19 @@ class Model(Strict):
 
     @property
     def download_command(self) -> str:
-        """The command that would fetch the weights, without Meta's own copy of them, which is not read."""
+        """The command that would download the weights. It leaves out Meta's own copy of them, which is not needed."""
         where = shlex.quote(self.folder or f"weights/{self.architecture}")
         unread = "'original/consolidated.*'"
         return f"tune download {REPOSITORIES[self.architecture]} --output-dir {where} --ignore-patterns {unread}"
 
     def config_error(self) -> str | None:
-        """Return what is wrong with a key, as `key: what is wrong`; None where nothing is."""
+        """Return `key: what is wrong` if the stated keys are wrong, else None. The folder itself is not looked for."""
         if self.architecture == "tiny":
             return None if self.folder is None else "folder: the model tiny is created here and has no folder"
         return None if self.folder else f"folder: missing; the weights can be fetched by: {self.download_command}"
 
     def missing_files(self) -> str | None:
-        """Return that the folder of the weights is missing; None where it is not, or the model has none."""
+        """Return that the folder of the weights does not exist; None if it exists, or if no folder is stated."""
         if self.folder is None or Path(self.folder).is_dir():
             return None
         return f"no weights: no such folder: {self.folder}"

@@ -1,4 +1,4 @@
-"""The order in which runs start: blocks of repeats, shuffled by a seed, scenario group by scenario group."""
+"""The order in which runs start: one group of scenarios after the other, and within a group in shuffled blocks."""
 
 import hashlib
 import json
@@ -12,11 +12,13 @@ from multicard.runs.record import Place
 def planned_order(scenarios: Mapping[str, list[Run]], seed: int) -> dict[str, Place]:
     """Return the places of all runs by id, in the order in which the runs start.
 
-    Scenarios that share runs form a group, since each of them compares shared runs with others of its own, and groups
-    follow each other. Within a group every configuration runs once (block 1), then again (block 2), each block in an
-    order of its own: a randomized complete block design, so that a machine that slows down does so for all
-    configurations alike. The order is by a digest of seed and run, and thus uniform over the seeds; a configuration
-    that is added to a group leaves the others in the same order.
+    Scenarios that share runs form a group, because each of them compares the shared runs with its own. One group runs
+    after the other. Within a group every configuration runs once (block 1), then once more (block 2), and so on. Each
+    block has another order of configurations. This is a randomized complete block design: if the machine becomes
+    slower, all configurations are affected alike.
+
+    The order is that of the digests of seed and run, so all orders are equally likely over the seeds. If a
+    configuration is added to a group, the others keep their order.
     """
     places: dict[str, Place] = {}
     for group in _groups(scenarios):
@@ -40,7 +42,7 @@ class _Group(NamedTuple):
 def _groups(scenarios: Mapping[str, list[Run]]) -> list[tuple[str, ...]]:
     """Return the groups of scenarios that share runs, directly or through other scenarios of the group.
 
-    Scenarios, and groups by their first scenario, are in the order of `scenarios`.
+    The scenarios of a group are in the order of `scenarios`. The groups are in the order of their first scenarios.
     """
     groups: list[_Group] = []
     for name, runs in scenarios.items():
@@ -48,7 +50,7 @@ def _groups(scenarios: Mapping[str, list[Run]]) -> list[tuple[str, ...]]:
         apart = []
         for group in groups:
             if group.runs & joined.runs:
-                # A scenario may share runs with several groups, which become one.
+                # A scenario may share runs with several groups. Such groups become one.
                 joined = _Group(joined.scenarios | group.scenarios, joined.runs | group.runs)
             else:
                 apart.append(group)
@@ -59,4 +61,5 @@ def _groups(scenarios: Mapping[str, list[Run]]) -> list[tuple[str, ...]]:
 
 
 def _digest(seed: int, run_id: str) -> bytes:
+    """Return the key by which the runs of a block are ordered."""
     return hashlib.sha256(json.dumps([seed, run_id]).encode()).digest()

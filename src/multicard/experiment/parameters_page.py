@@ -1,4 +1,4 @@
-"""The page about parameters, docs/parameters.md, made of what the workloads say about themselves."""
+"""The page about parameters, docs/parameters.md. It is made from the parameters and methods of the workloads."""
 
 import json
 from collections.abc import Iterable
@@ -30,7 +30,11 @@ def page() -> str:
 
 
 def _section(work: Workload, shared: list[str]) -> Iterable[str]:
-    """Yield the lines about a workload; those that are launched do without the parameters that all of them share."""
+    """Yield the lines about a workload.
+
+    The table of a launched workload leaves out the parameters that all launched workloads share (`shared`). These have
+    a table of their own.
+    """
     yield f"\n## Workload `{work.name}`\n"
     yield from _table(work, [name for name in work.parameters.model_fields if name not in shared or not work.launches])
     for name, method in work.methods.items():
@@ -46,7 +50,7 @@ def _table(work: Workload, names: list[str]) -> list[str]:
 
 
 def _row(work: Workload, name: str) -> str:
-    """Return the row of a parameter; empty where the workload does not have it."""
+    """Return the row of a parameter as Markdown; empty text if the workload does not have it."""
     field = work.parameters.model_fields.get(name)
     if field is None:
         return ""
@@ -54,14 +58,16 @@ def _row(work: Workload, name: str) -> str:
 
 
 def _choices(field: FieldInfo) -> str:
+    """Return the values between which a parameter chooses; empty text if it is not a choice."""
     choices = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
-    # A workload has its own name as the only choice of the parameter `workload`.
+    # A single choice is not shown: the parameter `workload` of a workload has only the workload's own name.
     return ", ".join(f"`{choice}`" for choice in choices) if len(choices) > 1 else ""
 
 
 def _default(field: FieldInfo) -> str:
+    """Return the default of a parameter; empty text if it has none."""
     if field.is_required():
         return ""
-    # YAML's form: text without quotes, null for None.
+    # As in YAML: text without quotes, and null for None.
     default = field.default if isinstance(field.default, str) else json.dumps(field.default, default=str)
     return f"`{default}`"

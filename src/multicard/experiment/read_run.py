@@ -1,4 +1,4 @@
-"""Read the record of a run: one function, and one line for whatever is wrong with it."""
+"""Read the record of a run. All code that reads run.json uses `read_run`; any error is one line."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,8 +22,9 @@ NOT_A_RECORD = "not the record of a run"
 def read_run(folder: Path) -> RunRecord:
     """Read and check run.json of a run directory.
 
-    Raises `UserError`, one line with the file, the key, what was found and what was expected, if it is not there, does
-    not parse, is not the record of a run, or is that of another run than its parameters make.
+    Raises `UserError` if the file is missing, does not parse, is not the record of a run, or has a name (`run`) that
+    does not follow from its parameters. The message is one line with the file, the key, what was found and what was
+    expected.
     """
     path = folder / RUN
     content = read_object(path)
@@ -38,14 +39,14 @@ def read_run(folder: Path) -> RunRecord:
 
 
 def read_run_if_any(folder: Path) -> RunRecord | None:
-    """Read run.json of a run directory as `read_run`; None if there is none, as the run has not ended."""
+    """Read run.json of a run directory as `read_run` does; None if the file does not exist, as before the run's end."""
     return read_run(folder) if (folder / RUN).exists() else None
 
 
 def _parameters(path: Path, values: Any) -> JobParameters:
-    """Return the parameters of a record by the model of its workload.
+    """Return the parameters of a record, checked by the class of parameters of its workload.
 
-    Raises `UserError` if the workload is not known, or a parameter is not what the workload has.
+    Raises `UserError` if the workload is not known, or if the parameters do not fit its class.
     """
     if not isinstance(values, Mapping):
         raise _not_a_record(path, f"parameters: found {quoted(values)}, expected a mapping")

@@ -1,4 +1,4 @@
-"""Resources that runs, and the steps after them, request from Slurm; amounts are per node, as Slurm counts them."""
+"""The resources that runs, and the steps of the workflow after them, request from Slurm. Amounts are per node."""
 
 import math
 from pathlib import Path
@@ -7,45 +7,51 @@ from multicard.experiment.cluster import Cluster
 from multicard.experiment.config import Experiment
 from multicard.experiment.runs import Run
 
-# Minutes of a job beside the run in it, which has a limit of its own: Snakemake starts twice, and traces are written.
+# Minutes that the job of a run requests in addition to the run's time limit. In this time Snakemake starts twice, and
+# traces are written.
 AROUND_MIN = 10
 
-# Attempts of a lost job that do its work. A run's third one (`retries: 2` in profiles/slurm) only leaves an outcome.
+# Number of attempts at a job that do its work, because Slurm may lose a job. The third attempt at a run (`retries: 2`
+# in profiles/slurm) only records an outcome.
 ATTEMPTS = 2
 
-# Rough, and rather too much than too little: Slurm ends a job that exceeds what it asked for.
-PROCESS_MB = {"cpu": 1000, "cuda": 4000}  # a training process: the libraries, and on a GPU what its driver takes
-WORKER_MB = 500  # a process that loads data
-AROUND_MB = 2000  # Snakemake, the launcher, the profiler
-HEADROOM = 1.5
+# Rough estimates of memory. They are rather too high than too low, because Slurm ends a job that exceeds its request.
+PROCESS_MB = {"cpu": 1000, "cuda": 4000}  # of a training process: its libraries, and on a GPU what the driver takes
+WORKER_MB = 500  # of a process that loads data
+AROUND_MB = 2000  # of Snakemake, the launcher and the profiler together
+HEADROOM = 1.5  # factor of the estimate for training and loading processes
 
-# Steps after the runs, which read traces: their memory in MB per MB of a trace by suffix. Measured: 340 MB for
-# compressed traces of PyTorch of 3 MB, 3.7 GB for a database of 5.8 GB (benchmarks/README.md), whose report is smaller.
+# Requests of the steps after the runs, which read traces.
+# Megabytes of memory per megabyte of a trace, by the suffix of its file. Measured were 340 MB for compressed traces of
+# PyTorch of 3 MB, and 3.7 GB for a database of 5.8 GB (benchmarks/README.md), whose report (.nsys-rep) is smaller.
 MEMORY_PER_TRACE = {".nsys-rep": 10, ".gz": 100}
-TRACE_MB_PER_MIN = 10  # exported and read, on a slow file system
-STEP_MINUTES = 20
-STEP_MB = 1500
+TRACE_MB_PER_MIN = 10  # megabytes of a trace that are exported and read in a minute, on a slow file system
+STEP_MINUTES = 20  # of a step without a trace
+STEP_MB = 1500  # of a step without a trace
 
 
 def request(run: Run, experiment: Experiment, whole_memory: bool = True) -> dict[str, int | str | None]:
-    """Return the resources of Snakemake's plugin for Slurm, `REQUESTED`, beside memory and time; None requests nothing.
+    """Return the resources `REQUESTED` of Snakemake's plugin for Slurm, without memory and time.
 
-    On one node GPUs are counted for the job (`gpu`), on several for each node (`gres`): else Slurm could share them
-    out unevenly. A job on several nodes is one that starts its processes itself (`mpi`), and that outlives the loss of
-    one of them, to write down what happened.
+    A resource that is None is not requested.
 
-    `whole_memory`: whether a run that has its nodes to itself gets all of their memory, whatever its estimate.
+    On one node, GPUs are requested for the job (`gpu`). On several nodes, they are requested per node (`gres`), because
+    Slurm could otherwise distribute them unevenly. A job on several nodes starts its processes itself (`mpi`). It goes
+    on when one of its nodes is lost (`--no-kill`), to record what happened.
+
+    `whole_memory`: True if a run that has its nodes for itself gets all of their memory, whatever its estimate is.
     """
     p = run.parameters
     gpus = p.devices_per_node if p.device == "cuda" else None
     is_exclusive = experiment.timing == "exclusive"
     options = []
     if is_exclusive:
-        # Jobs for whole nodes let the small steps after finished runs go first, so that figures appear before the last
-        # run has ended.
+        # A run on whole nodes has a lower priority than the small steps after finished runs, so that figures appear
+        # before the last run has ended.
         options += ["--exclusive", "--nice=100"]
     if is_exclusive and whole_memory:
-        # All memory of the nodes. The plugin refuses the plain option, which the shell makes of this one.
+        # Requests all memory of the nodes. The plugin refuses `--mem=0`. The quotes hide the option from the plugin,
+        # and the shell removes them.
         options.append("--mem''=0")
     several = p.nodes > 1
     if several:
@@ -56,7 +62,7 @@ def request(run: Run, experiment: Experiment, whole_memory: bool = True) -> dict
         "gres": f"gpu:{gpus}" if several and gpus else None,
         "mpi": "srun" if several else None,
         "tasks": p.nodes if several else None,
-        # The plugin would multiply `tasks` by the GPUs.
+        # With 0, the plugin does not multiply `tasks` by the number of GPUs.
         "tasks_per_gpu": 0 if several and gpus else None,
         "slurm_extra": " ".join(options) or None,
     }
@@ -66,7 +72,7 @@ REQUESTED = ("nodes", "gpu", "gres", "mpi", "tasks", "tasks_per_gpu", "slurm_ext
 
 
 def memory_mb(run: Run) -> int:
-    """Return the megabytes of a node's own memory, not of its GPUs, that a run needs; rounded up to hundreds."""
+    """Return the megabytes of host memory that a run needs on each node, rounded up to hundreds."""
     p = run.parameters
     rank = PROCESS_MB[p.device] + run.workload.resources(p, run.inputs).rank_memory_mb
     workers = math.ceil(p.loader_workers / p.nodes) * WORKER_MB
@@ -75,16 +81,19 @@ def memory_mb(run: Run) -> int:
 
 
 def memory_of_attempt_mb(run: Run, attempt: int, experiment: Experiment) -> int:
-    """Return the megabytes of a node that an attempt of a run requests; the first attempt is number 1.
+    """Return the megabytes of host memory that an attempt at a run requests on each node; the first attempt is 1.
 
-    Twice as many for the second, since memory may be what the first one lacked, unless the run gets all memory of its
-    nodes anyway. No more than a node has, where the cluster states it: Slurm would refuse the job.
+    The second attempt requests twice as much, because the first may have failed for want of memory. It requests as much
+    as the first if the run has its nodes for itself, and so gets all of their memory. So does the third, which only
+    records an outcome. No attempt requests more than a node has, if the cluster states that, because Slurm would refuse
+    the job.
     """
     grows = experiment.timing != "exclusive" and attempt <= ATTEMPTS
     return _memory_of_attempt(memory_mb(run), attempt if grows else 1, experiment.cluster)
 
 
 def _memory_of_attempt(first_mb: int, attempt: int, cluster: Cluster | None) -> int:
+    """Return `first_mb` for the first attempt and twice as much for later ones, but not more than a node has."""
     requested = first_mb * min(attempt, ATTEMPTS)
     if cluster is None or cluster.memory_per_node_gb is None:
         return requested
@@ -92,19 +101,25 @@ def _memory_of_attempt(first_mb: int, attempt: int, cluster: Cluster | None) -> 
 
 
 def step_memory_mb(attempt: int, cluster: Cluster | None, trace: Path | None = None) -> int:
-    """Return the megabytes of a step after the runs: more for a trace that it reads and, as for a run, per attempt."""
+    """Return the megabytes of memory that a step after the runs requests.
+
+    The request grows with the sizes of the files in the folder `trace`, and doubles at the second attempt.
+    """
     reading = sum(MEMORY_PER_TRACE[file.suffix] * _size_mb(file) for file in _trace_files(trace))
     return _memory_of_attempt(STEP_MB + math.ceil(reading), attempt, cluster)
 
 
 def step_minutes(attempt: int, trace: Path | None = None) -> int:
-    """Return the minutes of a step after the runs: more for a trace that it reads, and per attempt."""
+    """Return the minutes that a step after the runs requests.
+
+    The request grows with the sizes of the files in the folder `trace`, and doubles at the second attempt.
+    """
     reading = sum(_size_mb(file) for file in _trace_files(trace)) / TRACE_MB_PER_MIN
     return min(attempt, ATTEMPTS) * (STEP_MINUTES + math.ceil(reading))
 
 
 def _trace_files(folder: Path | None) -> list[Path]:
-    """Return the trace files in a folder; none before the run, when there is no folder."""
+    """Return the trace files in a folder. The list is empty if the folder does not exist, as before the run."""
     if folder is None or not folder.is_dir():
         return []
     return [file for file in folder.iterdir() if file.suffix in MEMORY_PER_TRACE]

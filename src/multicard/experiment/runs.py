@@ -1,4 +1,4 @@
-"""The runs of an experiment: scenarios expand into them, and two scenarios that need the same run share it."""
+"""The runs of an experiment. Scenarios expand into runs, and scenarios that need the same run share it."""
 
 import itertools
 from collections.abc import Mapping
@@ -20,18 +20,18 @@ from multicard.runs.parameters import JobParameters, flat, nested, run_id
 
 @dataclass(frozen=True)
 class Run:
-    """One job to run, made by `Run.of` when an experiment is planned; its id is computed once, there."""
+    """One job to run. `Run.of` makes it when an experiment is planned, and computes its id."""
 
     id: str
     parameters: JobParameters
-    # Definitions of the data set and model that are prepared for it, by the parameter that names each.
+    # Definitions of the data set and the model of the run, by the parameter that names each: `dataset`, `model`.
     inputs: Inputs = field(default_factory=dict, hash=False)
 
     @classmethod
     def of(cls, parameters: JobParameters, experiment: Experiment) -> "Run":
-        """Return the run with these parameters and the inputs that the experiment defines for them.
+        """Return the run with these parameters, and with the data set and model that the experiment defines for them.
 
-        An input that the experiment does not define is left out.
+        A data set or model that the experiment does not define is left out.
         """
         inputs = {}
         for parameter in WORKLOADS[parameters.workload].inputs:
@@ -47,7 +47,7 @@ class Run:
         return WORKLOADS[self.parameters.workload]
 
     def unsupported_reason(self, machine: Machine) -> str | None:
-        """Return why the run cannot run on `machine`; None where it can."""
+        """Return why the run cannot run on `machine`; None if it can."""
         p = self.parameters
         if reason := self.workload.unsupported_reason(p, machine, self.inputs):
             return reason
@@ -60,10 +60,10 @@ class Run:
         return None
 
     def data_error(self, prepared: Path | None = None) -> str | None:
-        """Return why the run's data set has too few samples for it, and what would fit; None where it has enough.
+        """Return that the run's data set has too few samples, and which parameters would fit; None if it has enough.
 
-        `prepared`: the data set's folder. Where there is none, and the definition does not state their number, no
-        reason is known.
+        `prepared`: folder of the prepared data set. If the number of samples is stated neither there nor by the
+        definition of the data set, nothing is known, and None is returned.
         """
         samples = _prepared_samples(prepared / PROVENANCE) if prepared else None
         dataset = self.inputs.get("dataset")
@@ -72,9 +72,10 @@ class Run:
         return None if samples is None else self.workload.data_error(self.parameters, samples)
 
     def config_error(self) -> str | None:
-        """Return why the run cannot run on any machine; None where it could run on some.
+        """Return why the run cannot run on any machine; None if it could run on some machine.
 
-        Such a reason is an input that is not one of its workload's, or that does not fit its parameters.
+        Reasons are parameters that need GPUs in a run on CPUs, a data set or model of another workload, and those of
+        the run's workload.
         """
         p = self.parameters
         if p.memory_snapshot and p.device != "cuda":
@@ -89,18 +90,21 @@ class Run:
         return self.workload.config_error(p, self.inputs)
 
     def device_memory_bytes(self) -> int | None:
-        """Return an estimate of the most memory that training takes on one device; None where there is none."""
+        """Return an estimate of the most bytes of memory that training takes on one device; None if there is none."""
         return self.workload.resources(self.parameters, self.inputs).device_memory_bytes
 
     def exceeds_memory(self, machine: Machine) -> bool:
-        """Return whether the estimate is more than a GPU of `machine` has; False where one of them is unknown."""
+        """Return True if `device_memory_bytes` is more than the memory of the smallest GPU of `machine`.
+
+        False for runs on CPUs, and if the estimate or the memory of the GPUs is unknown.
+        """
         if self.parameters.device != "cuda" or machine.gpu_memory_bytes is None:
             return False
         return (self.device_memory_bytes() or 0) > machine.gpu_memory_bytes
 
 
 def _compiler_missing(p: JobParameters, machine: Machine) -> str | None:
-    """Return what torch.compile lacks on `machine`; None where it lacks nothing, or the run does not compile."""
+    """Return what torch.compile lacks on `machine`; None if it lacks nothing, or if the run does not use it."""
     if p.compiled and not machine.compiler:
         return "torch.compile needs a C++ compiler, none found"
     if p.compiled and p.device == "cuda" and machine.triton:
@@ -109,7 +113,7 @@ def _compiler_missing(p: JobParameters, machine: Machine) -> str | None:
 
 
 def _hardware_missing(p: JobParameters, machine: Machine) -> str | None:
-    """Return which GPUs, CPUs or nodes a run lacks on `machine`; None where it lacks none."""
+    """Return which GPUs, CPUs or nodes a run lacks on `machine`; None if it lacks none."""
     hidden = f": {machine.hidden_gpus}" if p.device == "cuda" and machine.hidden_gpus else ""
     if p.device == "cuda" and machine.gpus == 0:
         return f"needs a CUDA GPU, none found{hidden}"
@@ -127,7 +131,7 @@ def _hardware_missing(p: JobParameters, machine: Machine) -> str | None:
 
 
 def _prepared_samples(provenance: Path) -> int | None:
-    """Return the number of training samples of a data set that was prepared; None where it was not."""
+    """Return the number of training samples that a provenance file states; None if it cannot be read or states none."""
     try:
         changed_ns = provenance.stat().st_mtime_ns
     except OSError:
@@ -137,10 +141,10 @@ def _prepared_samples(provenance: Path) -> int | None:
 
 @cache
 def _samples_in(provenance: Path, changed_ns: int) -> int | None:
-    """Return the number of training samples that a provenance file states; None where it states none.
+    """Return the number of training samples that a provenance file states; None if it states none.
 
-    Thousands of runs share a data set, whose file is read once. `changed_ns`, when the file was changed, is part of the
-    cache's key: a data set may be prepared again while this process lives.
+    Thousands of runs share a data set, so the result is cached. `changed_ns`, the time of the file's last change, is
+    part of the key of the cache, because a data set may be prepared again while this process runs.
     """
     facts = read_or_none(lambda: read_object(provenance))
     samples = (facts or {}).get("train_samples")
@@ -148,20 +152,22 @@ def _samples_in(provenance: Path, changed_ns: int) -> int | None:
 
 
 def expand(experiment: Experiment) -> dict[str, list[Run]]:
-    """Return the runs of each scenario, in the order of its values, repeats innermost.
+    """Return the runs of each scenario, by its name; see `expand_scenario`.
 
-    Equal parameters give equal runs, so that the same id in two scenarios is one job.
+    Equal parameters make equal ids. A run with the same id in two scenarios is one job.
     """
     return {name: expand_scenario(experiment, name) for name in experiment.scenarios}
 
 
 def distinct(scenarios: Mapping[str, list[Run]]) -> dict[str, Run]:
-    """Return the runs of all scenarios by id, each once however many scenarios share it."""
+    """Return the runs of all scenarios by id; a run that several scenarios share is there once."""
     return {run.id: run for runs in scenarios.values() for run in runs}
 
 
 def expand_scenario(experiment: Experiment, name: str) -> list[Run]:
-    """Return the runs of one scenario, each once; a parameter that has no effect on a run has its default there.
+    """Return the runs of one scenario, each once, in the order of its combinations, and repeats within a combination.
+
+    In a run on which a parameter has no effect, the parameter has its default.
 
     Raises `ValidationError` if its parameters do not suit its workload.
     """
@@ -171,15 +177,16 @@ def expand_scenario(experiment: Experiment, name: str) -> list[Run]:
 
 
 def combinations(experiment: Experiment, name: str) -> dict[tuple[Any, ...], list[Run]]:
-    """Return the repeats of each combination of a scenario's varied values, by these values, in their order.
+    """Return the repeats of each combination of a scenario's varied values, in the order of the values.
 
-    Several combinations may have the same runs, where a varied parameter has no effect beside the other values.
+    The key of a combination has a value for each of `Scenario.varied`, in its order. Two combinations may have the same
+    runs, because a varied parameter may have no effect in combination with the other values.
 
     Raises `ValidationError` if its parameters do not suit its workload.
     """
     scenario = experiment.scenarios[name]
     work = WORKLOADS[experiment.workload(name)]
-    # Defaults for all scenarios may be about parameters of other workloads.
+    # The defaults for all scenarios may include parameters that this workload does not have.
     shared = {key: value for key, value in experiment.fixed.stated().items() if key in work.parameters.model_fields}
     fixed = flat(shared) | flat(scenario.fixed.stated())
     varied = scenario.varied

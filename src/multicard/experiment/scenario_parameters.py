@@ -1,8 +1,8 @@
-"""The sections `fixed` and `vary` of a configuration: parameters that a user states, and lists of their values.
+"""The sections `fixed` and `vary` of a configuration: values of parameters, and lists of such values.
 
-Both have the parameters of all workloads. Which of them the scenario's workload has, and whether it takes their values,
-is checked when the scenario is expanded into runs. Descriptions are those of the workloads' own parameters
-(`multicard.experiment.schema`).
+Both classes have the parameters of all workloads. Whether a scenario's workload has a parameter and accepts its value
+is checked when the configuration is read and the scenario is expanded into runs. The descriptions in the JSON schema
+are those of the workloads' parameters (`multicard.experiment.schema`).
 """
 
 from typing import Any
@@ -46,7 +46,8 @@ from multicard.runs.parameter_types import (
     WorkloadName,
 )
 
-# The value of a parameter that a configuration leaves out. Users cannot write it: null is no value of most types.
+# The value of a parameter that a configuration does not state. `stated` distinguishes it from a null that a user wrote,
+# which a few parameters accept.
 UNSTATED: Any = None
 
 
@@ -113,7 +114,7 @@ class Fixed(Strict):
     program: ProgramName = UNSTATED
 
     def stated(self) -> dict[str, Any]:
-        """Return the parameters that the configuration states, and nothing of the others."""
+        """Return the parameters that the configuration states; the others are left out."""
         return self.model_dump(exclude_unset=True)
 
 

@@ -1,4 +1,4 @@
-"""The JSON schema of configuration files, as `workflow/schemas/config.schema.json` holds it for editors."""
+"""The JSON schema of configuration files. Editors use its copy in `workflow/schemas/config.schema.json`."""
 
 from typing import Any
 
@@ -13,15 +13,16 @@ from multicard.runs.parameters import ARGS
 def json_schema() -> dict[str, Any]:
     """Return the JSON schema of a configuration file.
 
-    Parameters under `fixed` are described as their workloads describe them. A list under `vary` holds what `fixed`
-    takes, by reference, so that an editor shows the same description there.
+    Parameters under `fixed` have the descriptions of their workloads. The elements of a list under `vary` refer to the
+    parameter under `fixed`, so that an editor shows the same description for both.
     """
     schema = Experiment.model_json_schema(schema_generator=_WithoutFieldTitles)
-    # The default depends on the name of the file.
+    # Removed because the default depends on the name of the file.
     del schema["properties"]["results"]["default"]
     fixed = schema["$defs"]["Fixed"]["properties"]
     for name, parameter in fixed.items():
-        # Each workload has defaults of its own; the null of an unstated parameter is none of them.
+        # Removed because the default in the schema is null, which stands for an unstated parameter. The true default
+        # depends on the workload.
         del parameter["default"]
         fixed[name] = _in_order(parameter | {"description": _description(name)})
     vary = schema["$defs"]["Vary"]["properties"]
@@ -35,7 +36,7 @@ def json_schema() -> dict[str, Any]:
 
 
 def _in_order(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return a schema with its keys sorted, as pydantic sorts those of the others."""
+    """Return a schema with its keys sorted. pydantic sorts the keys of the rest of the schema, too."""
     return dict(sorted(schema.items()))
 
 
@@ -47,7 +48,7 @@ class _WithoutFieldTitles(GenerateJsonSchema):
 
 
 def _description(parameter: str) -> str:
-    """Return the description of a parameter; where workloads describe it differently, theirs by workload."""
+    """Return the description of a parameter. If workloads describe it differently, each text follows their names."""
     workloads: dict[str, list[str]] = {}
     for workload, field in _fields(parameter).items():
         workloads.setdefault(field.description or "", []).append(workload)
@@ -57,6 +58,6 @@ def _description(parameter: str) -> str:
 
 
 def _fields(parameter: str) -> dict[str, FieldInfo]:
-    """Return the field of each workload that has the parameter, by the workload's name."""
+    """Return the field of a parameter in each workload that has it, by the workload's name."""
     fields = {name: work.parameters.model_fields.get(parameter) for name, work in WORKLOADS.items()}
     return {name: field for name, field in fields.items() if field is not None}

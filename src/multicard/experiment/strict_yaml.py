@@ -1,4 +1,4 @@
-"""Read a YAML file that may come from anybody: refuse values of two meanings, and aliases that grow without end."""
+"""Read a YAML file that may come from anybody. Ambiguous values are refused, and aliases that stand for too much."""
 
 import re
 from pathlib import Path
@@ -9,19 +9,21 @@ import yaml
 from multicard.core.errors import UserError
 from multicard.core.text import quoted
 
+# Most bytes of a file.
 MOST_BYTES = 4 << 20
-# Values of a file, an alias counted as all that it stands for; the largest configurations here have some hundred.
+# Most values of a file. An alias counts as all values that it stands for. The configurations of this project have a few
+# hundred.
 MOST_VALUES = 100_000
-# Digits of a whole number: Python refuses to make text of one that is much longer.
+# Most digits of a whole number. Python refuses to convert a number with several thousand digits to text.
 MOST_DIGITS = 1000
-# Plain text that YAML 1.1, which Python's reader follows, reads differently than YAML 1.2 and most people do.
+# Plain texts that YAML 1.1 reads differently than YAML 1.2 and most people do. Python's reader follows YAML 1.1.
 OCTAL = re.compile(r"[-+]?0[0-9_]+")
 SEXAGESIMAL = re.compile(r"[-+]?[0-9][0-9_]*(?::[0-5]?[0-9])+(?:\.[0-9_]*)?")
 SWITCH = re.compile(r"(?i)yes|no|on|off")
 
 
 class _Loader(yaml.SafeLoader):
-    """A loader that refuses a key which stands twice in one mapping, instead of keeping the last."""
+    """A loader that refuses a mapping in which a key stands twice. PyYAML would keep the last of its values."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
@@ -35,10 +37,10 @@ class _Loader(yaml.SafeLoader):
 
 
 class _UnambiguousLoader(_Loader):
-    """A loader that also refuses plain text that YAML 1.1 and 1.2 read as different values."""
+    """A loader that also refuses plain text that YAML 1.1 and 1.2 read differently, and very long numbers."""
 
     def construct_scalar(self, node: yaml.ScalarNode | yaml.MappingNode) -> Any:
-        """Return the value of a node; raise the error of a parser where its text is ambiguous."""
+        """Return the value of a node. Raises `yaml.MarkedYAMLError` if its text is ambiguous, or too long a number."""
         text = node.value
         is_quoted = bool(getattr(node, "style", None))
         if not isinstance(text, str) or is_quoted:
@@ -66,8 +68,9 @@ def read_yaml(path: Path, of_snakemake: bool = False) -> Any:
 
     `of_snakemake`: True for Snakemake's own files, whose values mean what they mean in YAML 1.1.
 
-    Raises `UserError` if the file is missing, too large or not valid YAML, repeats a key, has aliases that stand for
-    too much, or has a value that YAML 1.1 and 1.2 read differently.
+    Raises `UserError` if the file is missing, too large or not valid YAML, repeats a key, or has aliases that stand for
+    too much. Unless `of_snakemake` is True, also if YAML 1.1 and 1.2 read one of its values differently, or a number
+    is too long.
     """
     try:
         return _parse(path, _Loader if of_snakemake else _UnambiguousLoader)
@@ -84,11 +87,12 @@ def read_yaml(path: Path, of_snakemake: bool = False) -> Any:
     except yaml.YAMLError as error:
         raise UserError(f"{path}: does not parse as YAML: {' '.join(str(error).split())}") from error
     except ValueError as error:
-        # PyYAML makes dates of such text as 2026-13-01.
+        # PyYAML takes a text such as 2026-13-01 for a date, and fails because it is none.
         raise UserError(f"{path}: does not parse as YAML: {quoted(str(error))}") from error
 
 
 def _parse(path: Path, loader_class: type[yaml.SafeLoader]) -> Any:
+    """Return the content of a YAML file; None if it is empty. Values are counted before any of them is constructed."""
     with path.open("rb") as file:
         content = file.read(MOST_BYTES + 1)
     if len(content) > MOST_BYTES:
@@ -106,10 +110,10 @@ def _parse(path: Path, loader_class: type[yaml.SafeLoader]) -> Any:
 
 
 def _count_values(node: yaml.Node, counts: dict[int, int]) -> int:
-    """Count the values that a node stands for, an alias as all that it stands for.
+    """Return the number of values that a node stands for. An alias counts as all values that it stands for.
 
-    `counts`: counts of the nodes that were seen, by the node's id, which this fills: an alias is the node itself. While
-    a node's own values are counted, its count is 0.
+    `counts`: the counts of mappings and sequences, by `id` of the node. This function fills it, so that a node is
+    counted only once: an alias is the same node object. The count of a node is 0 until all of its values are counted.
 
     Raises `RecursionError` if a node contains itself.
     """

@@ -1,8 +1,8 @@
-"""Parameters in words: the one place that words their values, for figures, tables, reports and the console.
+"""Parameters and their values as text. Figures, tables, reports and the console take all such texts from here.
 
-A `setting` is for reading ("batch 32", "pinned memory"); the words of a value stand beside the parameter, in the model
-of its workload. A `statement` ("batch_size: 32") has the name and value that a configuration file states, so that it
-can be copied into one.
+A `setting` is for reading: "batch 32", "pinned memory". Its words are stated beside the parameter, in the class of the
+workload's parameters. A `statement` has the name and value as in a configuration file, so that it can be copied into
+one: "batch_size: 32".
 """
 
 import math
@@ -18,7 +18,7 @@ from multicard.runs.parameters import ANY, ARGS_PREFIX, Words, parameter_words
 def setting(name: str, value: Any) -> str:
     """Return a parameter with its value for a person to read.
 
-    `value`: as the parameter has it, or as a table does (text for booleans, 32.0 for 32, nothing or NaN for null).
+    `value`: as the parameter has it, or as a table has it ("True" for True, 32.0 for 32, None or NaN for null).
 
     >>> setting("batch_size", 32.0), setting("pin_memory", "True"), setting("num_workers", 1), setting("seed", 7)
     ('batch 32', 'pinned memory', '1 worker', 'seed 7')
@@ -35,7 +35,8 @@ def setting(name: str, value: Any) -> str:
         return words.get(text, words.get(ANY, "{}")).format(text)
     if name.startswith(ARGS_PREFIX):
         shown_name = name.removeprefix(ARGS_PREFIX)
-        is_flag = isinstance(_plain(value), bool)  # a text that says "True" is none
+        # The text "True" is no flag here, because it may be a value that the user wrote.
+        is_flag = isinstance(_plain(value), bool)
     else:
         shown_name = name.replace("_", " ")
         is_flag = text in ("True", "False")
@@ -45,7 +46,9 @@ def setting(name: str, value: Any) -> str:
 
 
 def value_words(name: str, value: Any) -> str:
-    """Return a value for a person to read below the name of its parameter, as in a table; empty where there is none.
+    """Return a value for a person to read where the name of its parameter is shown, too, as in the column of a table.
+
+    Empty for None and NaN, unless the parameter has words for null.
 
     >>> value_words("layout", "nhwc"), value_words("batch_size", 32.0), value_words("strategy", None)
     ('NHWC', '32', '')
@@ -58,7 +61,7 @@ def value_words(name: str, value: Any) -> str:
 
 
 def statement(name: str, value: Any) -> str:
-    """Return a parameter with its value as a configuration file states it, the user's own without `args`.
+    """Return a parameter with its value as a configuration file states it; a user's own without the prefix `args.`.
 
     >>> statement("pin_memory", True), statement("args.lr", 0.1), statement("steps_per_epoch", None)
     ('pin_memory: true', 'lr: 0.1', 'steps_per_epoch: null')
@@ -67,7 +70,10 @@ def statement(name: str, value: Any) -> str:
 
 
 def statements(parameters: Mapping[str, Any], names: Iterable[str]) -> str:
-    """Return some parameters with their values as a configuration file states them, in one line."""
+    """Return the parameters `names` with their values as a configuration file states them, joined by commas.
+
+    A name that is not in `parameters` has the value null.
+    """
     return ", ".join(statement(name, parameters.get(name)) for name in names)
 
 
@@ -83,7 +89,7 @@ def stated_value(value: Any) -> str:
 
 
 def _text(value: Any) -> str:
-    """Return a value as text, whatever a table made of it; empty where there is none."""
+    """Return a value as text: a whole float without its decimals, empty text for None and NaN."""
     value = _plain(value)
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
@@ -93,13 +99,13 @@ def _text(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Return a number or truth value of NumPy as Python's."""
+    """Return a number or boolean of NumPy as one of Python; other values as they are."""
     return value.item() if hasattr(value, "item") else value
 
 
 @cache
 def _words() -> dict[str, Words]:
-    """Return how values of parameters are worded, of all workloads: a name means the same in each."""
+    """Return the words of the parameters of all workloads, by name. A name has the same words in each workload."""
     words: dict[str, Words] = {}
     for workload in WORKLOADS.values():
         words |= parameter_words(workload.parameters)
