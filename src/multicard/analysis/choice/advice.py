@@ -1,25 +1,26 @@
-"""What is recommended: answers for each job, of which templates make recommendations.md and the report."""
+"""Records of the recommendations for each job, from which templates make recommendations.md and the report."""
 
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from multicard.analysis.answer import NO_THROUGHPUT, WHERE, Answer
 
-MOST_JOBS = 2  # that are shown at once
+# recommendations.md begins with the answers for at most this many jobs. The others follow only if it is verbose.
+MOST_JOBS = 2
 
 
 class Part(NamedTuple):
-    """A bottleneck in words, and in Markdown what was not tried against it."""
+    """A bottleneck of a job in words, with the options against it that no run has tried."""
 
     kind: str
     evidence: str
-    options: list[str]
-    bound: str  # how much is gained without it, at most or as measured
-    measured: str = ""  # what it costs, if that was measured
+    options: list[str]  # in Markdown; all other texts are plain
+    bound: str  # how much faster the job is without it: as measured, else as estimated; empty if neither is known
+    measured: str = ""  # what it costs; empty unless a measurement shows a cost
 
 
 class Tile(NamedTuple):
-    """One of the numbers at the top of a page, which stand for a job."""
+    """A number with its title. A few tiles at the top of a page sum up a job."""
 
     title: str
     value: str
@@ -27,7 +28,7 @@ class Tile(NamedTuple):
 
 
 class WordTable(NamedTuple):
-    """Headings, and rows of words."""
+    """A table of words: its headings, and rows with a cell for each heading."""
 
     headings: list[str]
     rows: list[list[str]]
@@ -35,18 +36,20 @@ class WordTable(NamedTuple):
 
 @dataclass(frozen=True)
 class JobAdvice:
-    """What is recommended for a job on one machine. Made by `recommend.advise`."""
+    """The recommendations for a job on one machine. Made by `recommend.advise`."""
 
     name: str
-    about: str  # the configuration that advice on the step is about
-    # Answers to each question that runs were compared for, the first question first.
+    about: str  # name of the configuration whose step the advice is about
+    # For each question that comparing choices answers, a tuple of answers, the main one first. The questions are how
+    # many devices, which configuration, and what a change of the training gains. A tuple may be empty.
     compared: tuple[tuple[Answer, ...], ...] = ()
-    # Answers that need no comparison: what parts cost, where the step goes, what to try, how sure that is.
+    # Answers to other questions: what parts of the step cost, where the step goes, what to try, how sure that is.
     others: tuple[Answer, ...] = ()
     tiles: list[Tile] = field(default_factory=list)
-    table: WordTable = field(default_factory=lambda: WordTable([], []))  # all choices
-    lost: list[str] = field(default_factory=list)  # configurations of which no run completed
-    parts: list[Part] = field(default_factory=list)  # the bottlenecks of the step
+    table: WordTable = field(default_factory=lambda: WordTable([], []))  # a row for each choice
+    # Each configuration without a completed run, with the outcomes of its runs.
+    lost: list[str] = field(default_factory=list)
+    parts: list[Part] = field(default_factory=list)  # bottlenecks of the configuration `about`
 
     @property
     def answers(self) -> list[Answer]:
@@ -55,22 +58,26 @@ class JobAdvice:
 
     @property
     def first_screen(self) -> list[Answer]:
-        """The first answer to each question that runs were compared for, and the others."""
+        """The first answer to each question in `compared`, then all of `others`."""
         return [*self._first_compared, *self.others]
 
     @property
     def more(self) -> list[Answer]:
-        """Further answers to these questions, for which the first screen is too small."""
+        """The answers in `compared` that the first screen leaves out: to each question all but the first."""
         return [answer for answers in self.compared for answer in answers[1:]]
 
     @property
     def step(self) -> str:
-        """Where the step goes, in a sentence; empty where that is not known."""
+        """The sentence that says where the step goes; empty if there is none."""
         return next((answer.sentence for answer in self.others if answer.question == WHERE), "")
 
     @property
     def sentences(self) -> list[str]:
-        """Sentences that answer what was compared; where there is nothing to compare, where the step goes."""
+        """The first answers to the questions in `compared`, as sentences.
+
+        Answers that are not known are left out, unless none is known. If no run shows its throughput, the only sentence
+        is the one that says where the step goes.
+        """
         if self.step and all(answer.sentence == NO_THROUGHPUT for answer in self._first_compared):
             return [f"{self.step}."]
         known = [answer for answer in self._first_compared if answer.is_known]
@@ -83,12 +90,15 @@ class JobAdvice:
 
 @dataclass(frozen=True)
 class Recommendations:
-    """What is recommended for each job, those with an answer first, and what holds for all of them."""
+    """The recommendations for each job, and notes that hold for all jobs.
+
+    Jobs that have speed-ups come first. Among these, and among the others, jobs with more completed runs come first.
+    """
 
     jobs: list[JobAdvice]
     notes: list[str]
 
     @property
     def shown(self) -> list[JobAdvice]:
-        """Jobs that are answered at once."""
+        """The first `MOST_JOBS` jobs."""
         return self.jobs[:MOST_JOBS]

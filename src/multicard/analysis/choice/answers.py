@@ -18,7 +18,7 @@ from multicard.stats.selection import chosen_among
 
 HOURS = {"cuda": "GPU-hours", "cpu": "process-hours"}
 FASTER = "× as fast"
-# The first sentence about changes lists at most so many.
+# The first answer about changes of the training lists at most this many. The others are in a second answer.
 MOST_CHANGES = 3
 
 
@@ -26,26 +26,27 @@ class ChosenSpeedup(NamedTuple):
     """The fastest choice on a number of devices, with its speed-up over one device."""
 
     choice: Choice
-    ratio: Interval  # its interval and p-value allow for the choice having been made by the same values
+    ratio: Interval  # its interval and p-value take into account that the same values picked the choice
 
 
 class Result(NamedTuple):
-    """A result in words, and the doubt of it; the doubt is empty where there is none."""
+    """A result in words, with a note on it: a reason to doubt it, or further numbers. The note may be empty."""
 
     text: str
-    doubt: str
+    note: str
 
 
 def speedups(job: Choices) -> list[ChosenSpeedup]:
-    """Return the fastest choice that trains like the reference on each number of devices that has a speed-up.
+    """Return the speed-up of the fastest choice on each number of devices, by rising number of devices.
 
-    Numbers of devices rise. Intervals and p-values allow for its own values having chosen it among those on as many
-    devices (`selection.chosen_among`). The p-values are corrected for the number of numbers of devices as well.
+    Only choices on several devices that train like the reference and have a speed-up are considered. Which of them is
+    the fastest follows from their own values. So intervals and p-values take into account how many were considered on
+    that number of devices (`selection.chosen_among`). P-values are then corrected for the number of speed-ups returned.
     """
     candidates = [row for row in job.rows if _is_candidate(row)]
     counts = Counter(row.devices for row in candidates)
     slowest_first = sorted(candidates, key=lambda row: row.time_s.value, reverse=True)
-    # The fastest on a number of devices comes last, and so replaces the others.
+    # Of the choices on one number of devices the fastest comes last, so it replaces the others in the dictionary.
     fastest = {row.devices: row for row in slowest_first}
     chosen = [fastest[devices] for devices in sorted(fastest)]
     ratios = [chosen_among(row.speedup, counts[row.devices]) for row in chosen if row.speedup is not None]
@@ -53,13 +54,13 @@ def speedups(job: Choices) -> list[ChosenSpeedup]:
 
 
 def best_of_words(job: Choices, devices: int) -> str:
-    """Return among how many choices the fastest on a number of devices was chosen, in words; empty if alone."""
+    """Return in words from how many choices the fastest on `devices` devices was picked; empty if from one or none."""
     count = sum(_is_candidate(row) and row.devices == devices for row in job.rows)
     return f"the best of {count}" if count > 1 else ""
 
 
 def how_many(job: Choices, caveats: tuple[str, ...] = ()) -> Answer:
-    """Return how much faster each number of devices is than one, the fastest first; or why that is not known."""
+    """Return how many times as fast as one device each number of devices is, fastest first; or why none is known."""
     by_speed = sorted(speedups(job), key=lambda speedup: speedup.ratio.value, reverse=True)
     if not by_speed:
         return Answer(HOW_MANY, _why_no_speedup(job))
@@ -88,9 +89,10 @@ def _why_no_speedup(job: Choices) -> str:
 
 
 def which_configuration(job: Choices, caveats: tuple[str, ...] = ()) -> list[Answer]:
-    """Return the fastest configuration on each number of devices where a training was measured in several.
+    """Return an answer for each family of several choices: which is the fastest, and how the others compare with it.
 
-    Those that train like the reference come first, then those on most devices.
+    A family is a training on one number of devices. Families that train like the reference come first. Among these, and
+    among the other families, those on more devices come first.
     """
     ordered = sorted(job.rows, key=lambda row: (not row.trains_like_reference, -row.devices))
     answers = []
@@ -103,9 +105,9 @@ def which_configuration(job: Choices, caveats: tuple[str, ...] = ()) -> list[Ans
 
 
 def gains_by_changes(job: Choices, caveats: tuple[str, ...] = ()) -> list[Answer]:
-    """Return what changes of what is learned gain over the fastest choice without them, the largest gains first.
+    """Return how much faster training is after changes of what is learned, the largest gain first.
 
-    The first `MOST_CHANGES` are in one answer, the others in another.
+    The gains are those of `families.compared`. The first `MOST_CHANGES` are in one answer, the others in a second one.
     """
     gains = [(row, row.gain) for row in job.rows if row.gain is not None]
     gains.sort(key=lambda pair: pair[1].ratio.value, reverse=True)
@@ -132,26 +134,28 @@ def _gain_row(row: Choice, gain: Gain) -> dict[str, Any]:
 
 
 def _change_words(row: Choice, gain: Gain) -> str:
-    """Return what a choice changes of the training that its gain is measured against, in words."""
+    """Return in words how the training of a choice differs from the training that its gain is measured against."""
     return words_of(changes_from(gain.instead_of, row.learning))
 
 
 def joined(results: Sequence[Result]) -> str:
-    """Return results in one text, each with its doubt; a doubt that all of several share stands once, at the end.
+    """Join results to one text, each with its note. If several results all have the same note, it stands once, last.
 
     >>> joined([Result("2 GPUs: 1.1×", "it may be noise"), Result("4 GPUs: 1.2×", "it may be noise")])
     '2 GPUs: 1.1×; 4 GPUs: 1.2×; each: it may be noise'
     """
-    doubts = {result.doubt for result in results}
-    if len(results) > 1 and len(doubts) == 1:
-        [doubt] = doubts
+    notes = {result.note for result in results}
+    if len(results) > 1 and len(notes) == 1:
+        [note] = notes
         texts = [result.text for result in results]
-        return "; ".join([*texts, f"each: {doubt}"] if doubt else texts)
-    return "; ".join(f"{result.text}, {result.doubt}" if result.doubt else result.text for result in results)
+        return "; ".join([*texts, f"each: {note}"] if note else texts)
+    return "; ".join(f"{result.text}, {result.note}" if result.note else result.text for result in results)
 
 
 def doubt_of(ratio: Interval) -> str:
-    """Return why a ratio shows no difference, by its corrected p-value; empty where it shows one.
+    """Return why a ratio shows no difference from 1 by its corrected p-value; empty if it shows one.
+
+    A ratio without a p-value shows none, because there is one repeat, or because repeats are equal.
 
     >>> doubt_of(Interval(0.98, 0.96, 0.99, 2, p_value=0.2)), doubt_of(Interval(1.01, 0.99, 1.02, 2, p_value=0.4))
     ('not significant among so many comparisons', 'no significant difference')
@@ -165,7 +169,7 @@ def doubt_of(ratio: Interval) -> str:
 
 
 def standing(row: Choice) -> str:
-    """Return whether a choice is shown to be slower than the fastest of its family, in words."""
+    """Return in words how a choice compares with the fastest of its family; empty if the family has no other choice."""
     ratio = row.ratio
     if ratio is None:
         return f"fastest of {row.rivals}" if row.rivals > 1 else ""
@@ -178,7 +182,7 @@ def standing(row: Choice) -> str:
 
 
 def _is_candidate(row: Choice) -> bool:
-    """True if a choice may be the one that shows how much faster its number of devices is."""
+    """True if `speedups` considers a choice: it trains like the reference, on several devices, and has a speed-up."""
     return row.trains_like_reference and row.speedup is not None and row.devices > 1
 
 
@@ -196,7 +200,7 @@ def _speedup_result(job: Choices, speedup: ChosenSpeedup) -> Result:
 
 
 def _rivals(job: Choices, fastest: Choice) -> list[Choice]:
-    """Return the choices that are compared with the fastest of their family."""
+    """Return the choices of the family of `fastest` that are compared with the fastest one."""
     return [
         row
         for row in job.rows
@@ -215,7 +219,10 @@ def _family_row(job: Choices, row: Choice) -> dict[str, Any]:
 
 
 def _fastest_words(job: Choices, fastest: Choice, rivals: Sequence[Choice]) -> str:
-    """Return the fastest of a family with the nearest of its rivals, in words."""
+    """Return in words which choice of a family is the fastest, and which of its rivals is nearest to it.
+
+    Rivals that are not shown to be slower count as nearer than those that are. Among them the speed decides.
+    """
     ratios = [(row, row.ratio) for row in rivals if row.ratio is not None]
     nearest, ratio = min(ratios, key=lambda rival: (rival[0].is_worse, abs(rival[1].value - 1)))
     where = job.on(fastest.devices) + (f" ({words_of(fastest.changes)})" if fastest.changes else "")

@@ -1,4 +1,4 @@
-"""What to apply for: the job, the number of devices and why, and the series of runs that shows how it scales."""
+"""Find what a proposal applies for: the job, its number of devices, and the series of runs that shows its scaling."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,7 +23,8 @@ OTHER_SCALING = {"strong": "weak", "weak": "strong"}
 class WorkMeasure(NamedTuple):
     """The measure from which the time of some work is computed.
 
-    `measure` is a column of results; `seconds` returns the time of an amount of work, given a value of the measure.
+    `measure` is a column of results. `seconds` takes an amount of work and a value of the measure, and returns the
+    seconds that the work takes.
     """
 
     measure: str
@@ -42,21 +43,21 @@ WORK: Mapping[str, WorkMeasure] = {
 
 @dataclass(frozen=True)
 class Request:
-    """What is applied for: `runs` runs of so much work each."""
+    """The work that a proposal applies for: a number of runs, and the work of each."""
 
     amount: float  # work of a run, counted in `unit`
     unit: str  # a key of `WORK`
     runs: int = 1
-    devices: int | None = None  # None for the recommended number
-    gpus_per_node: int | None = None  # None for those of a node that was measured
-    least_efficiency: float = 0.7  # share of ideal scaling from which on a number of devices is recommended
+    devices: int | None = None  # the number that the user states; None for the recommended one
+    gpus_per_node: int | None = None  # None for the number of GPUs on a node that was measured
+    least_efficiency: float = 0.7  # no number of devices with a lower speed-up per device is recommended
 
 
 def proposed_job(results: Results) -> tuple[Choices, list[str]]:
     """Return the job to propose, and the names of all other jobs of the results: empty if there is only one job.
 
-    It is the one with speed-ups; of several, or if none has any, the one with the most completed runs. Raises
-    `UserError` if no completed run shows its throughput.
+    Jobs whose throughput is known are considered. Those with speed-ups are preferred, then those with more completed
+    runs. Raises `UserError` if no completed run shows its throughput.
     """
     jobs = choices(results)
     # A job without a throughput has no rows.
@@ -73,11 +74,12 @@ def proposed_job(results: Results) -> tuple[Choices, list[str]]:
 def proposed_choice(job: Choices, request: Request) -> tuple[Choice, str]:
     """Return the choice to apply for, and why: on the stated number of devices, else on the recommended one.
 
-    Raises `UserError` if no run completed on the devices that are stated, or none shows the time of the work.
+    Raises `UserError` if no run completed on the stated number of devices, or if no run of the choice has the measure
+    from which the time of the work is computed.
     """
     alike = [row for row in job.rows if row.trains_like_reference]
-    # A batch that grows with the devices changes the training, so choices that leave it as it is are preferred where
-    # they show how the job scales.
+    # A batch that grows with the devices changes the training. So choices with the reference's batch are preferred, if
+    # they ran on several numbers of devices and so show how the job scales.
     unchanged = [row for row in alike if not row.changes]
     shows_scaling = len({row.devices for row in unchanged}) > 1
     candidates = unchanged if shows_scaling else alike
@@ -96,9 +98,10 @@ def proposed_choice(job: Choices, request: Request) -> tuple[Choice, str]:
 
 
 def _fastest_on(devices: int | None, job: Choices, alike: Sequence[Choice], candidates: Sequence[Choice]) -> Choice:
-    """Return the fastest candidate on a number of devices, else the fastest that only differs in its batch.
+    """Return the fastest of `candidates` on a number of devices; without one there, the fastest of `alike`.
 
-    Raises `UserError` if there is neither.
+    `alike`: choices that train like the reference or differ from it in the batch alone; `candidates` are some of them.
+    Raises `UserError` if none of them ran on that number of devices.
     """
     on_devices = [row for row in alike if row.devices == devices]
     if not on_devices:
@@ -112,9 +115,12 @@ def _fastest_on(devices: int | None, job: Choices, alike: Sequence[Choice], cand
 
 
 def _recommended(job: Choices, least_efficiency: float) -> tuple[Choice, str]:
-    """Return the choice on the most devices that are efficient and not shown to be no faster than one, and why.
+    """Return the recommended choice, and the reason in words.
 
-    Without any it is the fastest on one device, else the fastest of all.
+    A choice is considered if its speed-up per device is at least `least_efficiency` and its speed-up may be above 1
+    (`_may_be_faster`). The one on the most devices is recommended. If there is none, the fastest on one device is
+    recommended, preferably of a configuration that also ran on several. If nothing ran on one device, it is the fastest
+    choice of all.
     """
     rule = f"at least {percent(least_efficiency)} efficient and faster than one"
     scaled = speedups(job)
@@ -144,8 +150,9 @@ def _recommended(job: Choices, least_efficiency: float) -> tuple[Choice, str]:
 def series_of(job: Choices, choice: Choice) -> list[Choice]:
     """Return the choices that show how the configuration of `choice` scales, by rising numbers of devices and nodes.
 
-    These are the runs of its method (such as the strategy `ddp`) on several devices, and their baseline on one device,
-    which may be of another method (such as `single`). Without such a baseline the series has none.
+    These are the choices of its method (such as the strategy `ddp`) on several devices, and before them their baseline
+    on one device, if it was measured. The baseline may be of another method (such as `single`). If `choice` itself is
+    on one device, the method is the one that `choice` is the baseline of.
     """
     workload = choice.configuration.workload
     rows_of_configuration = _differing_only_in_scale(job, choice)
@@ -155,25 +162,28 @@ def series_of(job: Choices, choice: Choice) -> list[Choice]:
     if choice.devices == 1:
         method = _scaled_method(method, on_several, workload)
     on_one = {row.configuration[workload.method]: row for row in rows_of_configuration if row.devices == 1}
-    # The workload names baselines by preference, so the first that was measured is the one.
+    # The workload names the methods of baselines, the best first. The first one that was measured is used.
     baselines = [on_one[name] for name in workload.baselines(method) if name in on_one]
     scaled = [row for row in on_several if row.configuration[workload.method] == method]
-    # Sorting is stable, so that on as many devices and nodes the fastest comes first.
+    # Sorting is stable, so of several choices on the same numbers of devices and nodes the fastest comes first.
     return sorted([*baselines[:1], *scaled], key=lambda row: (row.devices, row.configuration["nodes"] or 1))
 
 
 def _differing_only_in_scale(job: Choices, choice: Choice) -> list[Choice]:
-    """Return the choices whose configuration is that of `choice` but for `BASELINE_DIFFERS`.
+    """Return the choices whose parameters equal those of `choice`, except for strategy, devices and nodes.
 
-    These are the parameters in which a run on several devices may differ from its baseline on one: strategy, devices
-    and nodes.
+    These three are `BASELINE_DIFFERS`: a run on several devices may differ in them from its baseline on one device.
     """
     shared = choice.configuration.rest(BASELINE_DIFFERS)
     return [row for row in job.rows if row.configuration.rest(BASELINE_DIFFERS) == shared]
 
 
 def _scaled_method(method: str, scaled: Sequence[Choice], workload: Workload) -> str:
-    """Return the method on several devices that a method on one is the baseline of; the same where it has none."""
+    """Return the method on several devices that `method` on one device is the baseline of.
+
+    `scaled`: the choices on several devices, the fastest first. If one of them has `method` itself, that is returned.
+    Otherwise it is the method of the fastest choice with this baseline. If there is none, `method` is returned.
+    """
     methods = [row.configuration[workload.method] for row in scaled]
     for name in (method, *methods):
         if name in methods and method in workload.baselines(name):
@@ -182,9 +192,10 @@ def _scaled_method(method: str, scaled: Sequence[Choice], workload: Workload) ->
 
 
 def scaling_of(series: Iterable[Choice], scaling_by_run: Mapping[str, str]) -> str:
-    """Return how a series scales: `strong` or `weak`; `unknown` if its choices disagree, or none is on several devices.
+    """Return how a series scales: `strong` or `weak`.
 
-    `scaling_by_run` is made by `speedup.scaling_of_runs`.
+    It is `unknown` if the choices on several devices scale differently or in an unknown way, or if there are none.
+    `scaling_by_run`: how runs scale, by their ids; made by `speedup.scaling_of_runs`.
 
     >>> scaling_of([], {"run": "strong"})
     'unknown'
@@ -195,9 +206,11 @@ def scaling_of(series: Iterable[Choice], scaling_by_run: Mapping[str, str]) -> s
 
 
 def other_series(job: Choices, series: Sequence[Choice], scaling_by_run: Mapping[str, str]) -> dict[str, list[Choice]]:
-    """Return the series that scales in the other way, with that way as its key: `weak` for a strong one; or nothing.
+    """Return a weak series of the job if `series` is strong, or a strong one if it is weak.
 
-    Of several it is the one whose parameters differ least, then the longest, then the fastest.
+    The key of the result is the scaling of the series returned. The result is empty if the job has no such series, or
+    if the scaling of `series` is unknown. Of several series it is the one whose parameters differ least from those of
+    `series`, then the one with most choices, then the fastest.
     """
     other_scaling = OTHER_SCALING.get(scaling_of(series, scaling_by_run))
     if other_scaling is None:
@@ -235,7 +248,7 @@ def _efficiency_words(speedup: ChosenSpeedup) -> str:
 
 
 def _may_be_faster(ratio: Interval) -> bool:
-    """True if a speed-up is shown, or left open: by a single repeat, or by equal repeats, whose scatter is zero."""
+    """True if a ratio is shown to be above 1, or has no p-value, as with a single repeat or with equal repeats."""
     return verdict(ratio) in ("more", "unknown")
 
 

@@ -13,33 +13,36 @@ HOUR_S = 3600
 
 @dataclass(frozen=True)
 class Gain:
-    """What a choice that changes what is learned gains over the fastest one that does not, on as many devices."""
+    """How much faster a choice is than another one on as many devices that trains like the reference."""
 
-    ratio: Interval  # times as fast, with a p-value that allows for both having been chosen from several
-    instead_of: Learning  # of the choice that it is compared with
+    # Speed over that of the other choice. Both are the fastest of their families, and the p-value takes into account
+    # that the same values picked them.
+    ratio: Interval
+    instead_of: Learning  # the `learning` of the other choice
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A training in one configuration. Made by `choices.choices`, a row of its tables.
+    """A training in one configuration: a row of the tables that `choices.choices` returns.
 
-    Intervals are of 95%, by the scatter of all configurations of the job; one repeat has no bounds. `changes`, `ratio`,
-    `rivals` and `gain` are by comparison with other choices of the job (`families`).
+    Intervals have a coverage of 95%, and their width follows from the scatter of all configurations of the job. The
+    interval of a single repeat has no bounds. `changes`, `ratio`, `rivals` and `gain` compare the choice with other
+    choices of the job; `families` sets them.
     """
 
     configuration: Configuration
     learning: Learning
     rate: Interval  # measured throughput, in units of work per second
-    time_s: Interval  # of the whole training
-    speedup: Interval | None  # over one device; None where nothing ran on one
-    memory_bytes: float | None  # peak of a device
-    # What it learns otherwise than the reference does.
+    time_s: Interval  # seconds of the whole training
+    speedup: Interval | None  # over its baseline on one device; None without a baseline
+    memory_bytes: float | None  # most memory used on a device, in any repeat; None if not recorded
+    # The entries of `learning` that differ from those of the reference training; empty if none does.
     changes: Changes = field(default_factory=dict)
-    # Speed over that of the fastest of its family, with a p-value that allows for that having been chosen; None of the
-    # fastest itself.
+    # Speed over that of the fastest choice of its family; None for the fastest itself. The p-value takes into account
+    # that the same values picked the fastest.
     ratio: Interval | None = None
-    rivals: int = 0  # choices of its family, itself included
-    gain: Gain | None = None  # of the fastest of a family with changes
+    rivals: int = 0  # number of choices of its family, this one included
+    gain: Gain | None = None  # None unless it is the fastest of its family and another family is the baseline
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -48,12 +51,12 @@ class Choice:
 
     @property
     def family(self) -> tuple[Any, ...]:
-        """A key that is equal for choices of the same training on as many devices: only speed decides between them."""
+        """A key that is equal for choices of the same training on as many devices, so that only their speed matters."""
         return key_of(self.learning), self.devices
 
     @property
     def trains_like_reference(self) -> bool:
-        """True if it learns as the reference does, at most with a batch that grows with the devices."""
+        """True if it learns as the reference does, or with another global batch, as under weak scaling."""
         return set(self.changes) <= {BATCH}
 
     @property
@@ -68,5 +71,5 @@ class Choice:
 
     @property
     def device_hours(self) -> float:
-        """Hours of all devices together."""
+        """Hours of the whole training, summed over devices."""
         return self.time_s.value * self.devices / HOUR_S

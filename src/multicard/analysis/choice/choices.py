@@ -1,8 +1,9 @@
 """The table of choices: how fast a training is in each configuration, and which of them is shown to be slower.
 
-A row is a configuration of a job on one kind of machine with the same versions. Configurations are compared where they
-have as many devices and learn the same from a sample (`Workload.learning`); a batch, a precision, a learning rate or a
-technique is another choice, which is the user's. How much faster more devices are, is a question of `scaling.speedup`.
+A table is about one job on one kind of machine with the same versions, and has a row for each configuration.
+Configurations are compared if they run on the same number of devices and learn the same from a sample
+(`Workload.learning`). Another batch, precision, learning rate or technique makes another training: whether to change
+these is for the user to decide. How much faster a job is on more devices is computed by `scaling.speedup`.
 """
 
 from collections import Counter
@@ -27,10 +28,11 @@ from multicard.results.results import Results
 from multicard.stats.interval import interval_columns
 from multicard.stats.pool import Pool
 
-# How long a run is and how it is observed: not a choice between configurations.
+# Parameters that only decide how long a run is, its random numbers, and how it is observed. Configurations that differ
+# in nothing else are the same choice.
 NO_CHOICE = ("epochs", "steps_per_epoch", "steps", "warmup_steps", "seed", *OBSERVATION)
 
-ANY_WORK = 1e6  # samples of a training whose length is not known
+ANY_WORK = 1e6  # samples or tokens that a training is assumed to take if its length is not known
 
 
 class Job(NamedTuple):
@@ -42,7 +44,7 @@ class Job(NamedTuple):
 
 
 class _Place(NamedTuple):
-    """Where a job was measured; empty where that is not known."""
+    """The kind of machine and the versions that a job was measured with; an empty text if not recorded."""
 
     machine: str
     versions: str
@@ -57,27 +59,29 @@ class Choices:
     machine: str | None
     versions: str | None
     unit: str
-    # Samples or tokens of the training: of the most epochs that ran, or `ANY_WORK` where a pass is not known.
+    # Samples or tokens of the whole training: those of an epoch, times the largest number of epochs of any
+    # configuration. `ANY_WORK` if no run shows the work of an epoch.
     work: float
-    # In the order of `families.ordered`. A configuration whose throughput is not known has no row.
+    # In the order of `families.ordered`. A configuration whose throughput is not known has no row. Of configurations
+    # that differ in `NO_CHOICE` alone, one has a row.
     rows: list[Choice]
-    configurations: tuple[Configuration, ...] = ()  # all of which a run completed
-    lost: tuple[Configuration, ...] = ()  # those of which no run completed
+    configurations: tuple[Configuration, ...] = ()  # those with a completed run
+    lost: tuple[Configuration, ...] = ()  # those without one
 
     @cached_property
     def recipe_names(self) -> tuple[str, ...]:
-        """Parameters in which configurations of the same training on as many devices differ."""
+        """Parameters in which choices of one family differ from each other, over all families."""
         names: dict[str, None] = {}
         for family in grouped(self.rows, lambda row: row.family).values():
             names |= dict.fromkeys(_differing([row.configuration for row in family]))
         return tuple(names)
 
     def recipe(self, row: Choice) -> str:
-        """Return what a configuration does otherwise than its rivals; empty where nothing differs."""
+        """Return the values that a choice has for `recipe_names`, in words; empty if there are no such parameters."""
         return row.configuration.naming(self.recipe_names)
 
     def on(self, devices: int) -> str:
-        """Return a number of devices in words."""
+        """Return a number of devices in words, such as "2 GPUs"."""
         return counted(devices, DEVICE_WORDS[self.device])
 
     @property
@@ -88,14 +92,17 @@ class Choices:
 
 
 def choices(results: Results) -> list[Choices]:
-    """Return the table of choices of each job; of a job of which no run completed one without rows."""
+    """Return a table of choices for each job and each kind of machine and versions that it was measured with.
+
+    A job without a completed run has one table, without rows.
+    """
     completed = [configuration for configuration in results.configurations() if configuration.completed]
     lost = [configuration for configuration in results.configurations() if not configuration.completed]
     measured = grouped(completed, lambda configuration: (_job(configuration), _place(configuration)))
     lost_of_job = grouped(lost, _job)
     tables = []
     for job, place in sorted(measured):
-        # A run that was killed may have left no record of its machine.
+        # A run that was killed may have left no record of its machine. It counts as lost on every machine of the job.
         lost_there = [
             configuration
             for configuration in lost_of_job.get(job, [])
@@ -110,7 +117,7 @@ def choices(results: Results) -> list[Choices]:
 
 
 def as_table(tables: Sequence[Choices]) -> pd.DataFrame:
-    """Return one row per choice, then those that never completed; what was not recorded is empty."""
+    """Return one row per choice, then one per configuration without a completed run; unknown values are empty."""
     rows = [_cells(table, choice) for table in tables for choice in table.rows]
     rows += [
         _job_cells(table, configuration) | {"repeats": 0, "not_worse": False, "lost": outcomes_of(configuration)}
@@ -121,7 +128,7 @@ def as_table(tables: Sequence[Choices]) -> pd.DataFrame:
 
 
 def outcomes_of(configuration: Configuration) -> str:
-    """Return how the runs of a configuration ended of which none completed, in words."""
+    """Return in words how the runs of a configuration ended, such as "out of memory in 2 of 2 runs"."""
     outcomes = Counter(run.values["outcome"].replace("_", " ") for run in configuration.runs)
     runs = counted(len(configuration.runs), "run")
     return ", ".join(f"{outcome} in {count} of {runs}" for outcome, count in outcomes.items())
@@ -166,7 +173,7 @@ def _place(configuration: Configuration) -> _Place:
 
 
 def _table(job: Job, place: _Place, configurations: list[Configuration], lost: list[Configuration]) -> Choices:
-    """Return the choices between configurations of a job that completed in one place."""
+    """Return the table of a job in one place: `configurations` have a completed run, `lost` have none."""
     rated = [configuration for configuration in configurations if _has_rates(configuration)]
     work = _work_of_training(configurations, rated)
     rows = _measured(_without_observation(rated), configurations, work)
@@ -202,20 +209,24 @@ def _has_rates(configuration: Configuration) -> bool:
 
 
 def _work_of_training(configurations: Sequence[Configuration], rated: Sequence[Configuration]) -> float:
-    """Return the samples or tokens of a training: the most epochs that were stated, times the work of a pass."""
-    passes = []
+    """Return the samples or tokens of the whole training; `ANY_WORK` if no run shows those of an epoch.
+
+    They are those of an epoch (the median over the runs of `rated`), times the largest number of epochs that any of the
+    `configurations` states. A configuration that states none has one epoch.
+    """
+    work_of_epochs = []
     for configuration in rated:
         for run in configuration.completed:
-            rate, pass_s = run.number(configuration.rate), run.number("estimated_epoch_time_s")
-            if rate and pass_s:
-                passes.append(rate * pass_s)
-    if not passes:
+            rate, epoch_s = run.number(configuration.rate), run.number("estimated_epoch_time_s")
+            if rate and epoch_s:
+                work_of_epochs.append(rate * epoch_s)
+    if not work_of_epochs:
         return ANY_WORK
-    return max(configuration["epochs"] or 1 for configuration in configurations) * median(passes)
+    return max(configuration["epochs"] or 1 for configuration in configurations) * median(work_of_epochs)
 
 
 def _without_observation(configurations: Sequence[Configuration]) -> list[Configuration]:
-    """Return one of the configurations that differ only in what is no choice between them, as how runs are observed."""
+    """Return one of the configurations that differ in `NO_CHOICE` alone: the one with a rate in the most repeats."""
     return observed_once(
         configurations,
         job=lambda configuration: configuration_key(configuration.parameters, (*NO_CHOICE, "repeat")),
@@ -224,7 +235,11 @@ def _without_observation(configurations: Sequence[Configuration]) -> list[Config
 
 
 def _measured(candidates: Sequence[Configuration], baselines: Sequence[Configuration], work: float) -> list[Choice]:
-    """Return what was measured of each candidate alone; `baselines` has all configurations, candidates included."""
+    """Return a choice for each candidate, without the fields that compare it with other choices.
+
+    `baselines`: the configurations among which the baseline of each speed-up is looked for, candidates included.
+    `work`: samples or tokens of the whole training.
+    """
     speedups = {speedup.configuration.key: speedup.mean for speedup in speedups_of(baselines)}
     learnings = learning_of(candidates)
     pool = Pool({configuration.key: configuration.blocks(configuration.rate) for configuration in candidates})
@@ -246,7 +261,7 @@ def _measured(candidates: Sequence[Configuration], baselines: Sequence[Configura
 
 
 def _differing(configurations: Sequence[Configuration]) -> list[str]:
-    """Return the parameters with more than one value that are a choice."""
+    """Return the parameters outside of `NO_CHOICE` that have several values (`Workload.varying`)."""
     table = pd.DataFrame([configuration.parameters for configuration in configurations])
     names = [name for name in configurations[0].parameters if name not in NO_CHOICE]
     return configurations[0].workload.varying(table, names)

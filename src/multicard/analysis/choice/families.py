@@ -1,8 +1,9 @@
 """How the choices of a job compare: by what they learn, then by their speed.
 
 Choices of one family are the same training on the same number of devices, so only their speed decides. Each is compared
-with the fastest of its family. To train otherwise, in another precision for example, is the user's decision: the
-fastest of such a family is compared with the fastest that learns as the reference does, to show what it gains.
+with the fastest of its family. Whether to train differently, for example in another precision, is for the user to
+decide. To show what that gains, the fastest choice of each family is compared with the fastest choice of a family on as
+many devices that trains like the reference (`_gains`).
 """
 
 from collections.abc import Hashable, Sequence
@@ -22,8 +23,8 @@ class _Training:
     """The choices that learn the same from a sample, on any number of devices."""
 
     choices: list[Choice]
-    # Numbers of devices that this training ran on, or others that differ from it in the batch alone: under weak scaling
-    # the batch grows with the devices.
+    # Numbers of devices that this training ran on, together with those of trainings that differ from it in the batch
+    # alone: under weak scaling the batch grows with the devices.
     device_counts_of_any_batch: frozenset[int]
 
     @property
@@ -34,9 +35,9 @@ class _Training:
     def sort_key(self) -> tuple[int, int, int, int]:
         """The key that sorts trainings by how well they serve as the reference, the best first.
 
-        These decide, each where those before it are equal: the more numbers of devices the training ran on, the more
-        it ran on if the batch may differ, the smaller its smallest number of devices, the more choices it has.
-        A training with one choice on 1 and one on 2 devices has (-2, -2, 1, -2).
+        A training is better if it ran on more numbers of devices. If this is equal, the larger
+        `device_counts_of_any_batch` is better; if that is equal, too, the smaller smallest number of devices; and at
+        last the larger number of choices. A training with one choice on 1 and one on 2 devices has (-2, -2, 1, -2).
         """
         device_counts = {choice.devices for choice in self.choices}
         return (
@@ -58,7 +59,7 @@ class _Family:
         return max(self.choices, key=lambda choice: choice.rate.value)
 
     def ratios(self, pool: Pool) -> dict[Hashable, Interval | None]:
-        """Return the speed of each choice but the fastest over that of the fastest, by key."""
+        """Return for each choice but the fastest its speed over that of the fastest, by the choice's key."""
         fastest_key = self.fastest.key
         slower_keys = [choice.key for choice in self.choices if choice.key != fastest_key]
         ratios = pool.against_best(fastest_key, slower_keys)
@@ -66,12 +67,14 @@ class _Family:
 
 
 def ordered(choices: Sequence[Choice]) -> list[Choice]:
-    """Return the choices, sorted, with `changes`: what each learns otherwise than the reference training.
+    """Return the choices, sorted, with `changes`: how what each learns differs from the reference training.
 
-    The reference is the training that was measured on most numbers of devices. Its choices come first, then those of
-    the other trainings by the number of their changes; within a training they are sorted by devices, then by time.
-    Four choices, of which one trains in bf16 and the others in fp32 on 1, 1 and 2 devices: the three come first, the
-    faster of the two on 1 device leading, and the last one has `changes` {"precision": ("fp32", "bf16")}.
+    The reference is the training with the best `sort_key`: it was measured on the most numbers of devices. Its choices
+    come first, then those of the other trainings, by rising number of changes. Within a training the choices are sorted
+    by devices, then by time.
+
+    An example with four choices: three train in fp32, on 1, 1 and 2 devices, and one in bf16. Those in fp32 come first,
+    led by the faster one on 1 device. The one in bf16 is last, with `changes` {"precision": ("fp32", "bf16")}.
     """
     trainings = _trainings(choices)
     if not trainings:
@@ -92,11 +95,11 @@ def ordered(choices: Sequence[Choice]) -> list[Choice]:
 
 
 def compared(choices: Sequence[Choice]) -> list[Choice]:
-    """Return the choices in their order, with how each compares with others on as many devices.
+    """Return the choices in their order, each compared with other choices on as many devices.
 
     `choices`: as `ordered` returns them, with their `changes`. The results have `ratio` (speed over that of the fastest
     of the family; None for the fastest itself), `rivals` (how many choices the family has) and `gain` (see `_gains`).
-    Of two choices of one family with 1 and 2 samples per second, the first has a ratio of 0.5, both have 2 rivals.
+    If a family has two choices with 1 and 2 samples per second, the first has a ratio of 0.5, and both have 2 rivals.
     """
     pool = Pool({choice.key: choice.configuration.blocks(choice.configuration.rate) for choice in choices})
     results: dict[Hashable, Choice] = {}
@@ -131,17 +134,19 @@ def _key_without_batch(choice: Choice) -> tuple[Any, ...]:
 
 
 def _gains(families: Sequence[_Family], pool: Pool) -> dict[Hashable, Gain]:
-    """Return what the fastest of each family gains over the fastest that trains like the reference, by key.
+    """Return what the fastest choice of each family gains over that of the baseline family, by the choice's key.
 
-    `families` are all that ran on one number of devices. The result is empty if none of them trains like the reference,
-    and lacks a choice whose ratio is unknown.
+    `families`: all families on one number of devices, in the order of `ordered`. The baseline is the first one that
+    trains like the reference: the reference training itself if it ran on that number, else one with another batch. The
+    result is empty without a baseline. A choice whose ratio is not known has no entry.
     """
     fastest_of_families = [family.fastest for family in families]
     baseline = next((choice for choice in fastest_of_families if choice.trains_like_reference), None)
     if baseline is None:
         return {}
     changed_keys = [choice.key for choice in fastest_of_families if choice is not baseline]
-    # Each compared choice was picked as the fastest of several, which p-values allow for by the number of all of them.
+    # Each compared choice was picked because it is the fastest of its family. So p-values are those of a comparison of
+    # any two among all choices on this number of devices.
     choice_count = sum(len(family.choices) for family in families)
     ratios = pool.against_best(baseline.key, changed_keys, among=choice_count)
     return {

@@ -1,4 +1,4 @@
-"""What decides how much is learned from a sample: only configurations in which it is equal are the same training."""
+"""What decides how much is learned from a sample. Configurations are the same training only if all of it is equal."""
 
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
@@ -8,20 +8,20 @@ from multicard.experiment.wording import stated_value
 from multicard.experiment.workload import BATCH
 from multicard.results.configuration import Configuration
 
-# Relative difference up to which a measured batch, a rate times a time, is a whole number.
+# A measured batch (rate × time of a step) counts as a whole number if it differs from it by less than this share.
 ROUNDING = 1e-4
 
-# By name, such as a precision or a batch.
+# What decides how much is learned, by name: {"global batch size": 128, "precision": "fp32"}.
 Learning = Mapping[str, Any]
-# By name, the value in a reference and the value in its place.
+# What differs between two of them, by name: the value before and the value after. None stands for no value.
 Changes = Mapping[str, tuple[Any, Any]]
 
 
 def learning_of(configurations: Sequence[Configuration]) -> dict[Hashable, Learning]:
-    """Return `Workload.learning` of each configuration that a run completed, by its key.
+    """Return `Workload.learning` of each configuration, by its key. Each needs a completed run.
 
-    Measured batches are means over steps, so the last steps of passes make them differ a little: those that are equal
-    but for that have one value here.
+    A measured batch is a mean over steps. The last batch of an epoch may be smaller, so measured batches differ a
+    little between runs. Those that are equal within `SAME_WORK` get the same value here.
     """
     learnings: dict[Hashable, Learning] = {}
     for configuration in configurations:
@@ -34,7 +34,7 @@ def learning_of(configurations: Sequence[Configuration]) -> dict[Hashable, Learn
 
 
 def _names_of_batches(measured: set[float]) -> dict[float, int | str]:
-    """Return what measured batches count as: the largest of those that are equal within `SAME_WORK`.
+    """Return what each measured batch counts as: the largest of those that exceed it by at most `SAME_WORK`, or itself.
 
     >>> _names_of_batches({128.00001, 127.0, 63.4})
     {128.00001: 128, 127.0: 128, 63.4: 'about 63'}
@@ -63,14 +63,14 @@ def key_of(learning: Learning) -> tuple[Any, ...]:
 
 
 def changes_from(reference: Learning, learning: Learning) -> Changes:
-    """Return what differs: its value in the reference, and in the other; None where one of them has none."""
+    """Return what differs, by name: its value in `reference` and its value in `learning`; None for no value."""
     names = dict.fromkeys((*reference, *learning))
     pairs = {name: (reference.get(name), learning.get(name)) for name in names}
     return {name: (before, after) for name, (before, after) in pairs.items() if before != after}
 
 
 def words_of(learning: Learning | Changes) -> str:
-    """Return what decides how much is learned, or what is changed of it, in words; empty where nothing is.
+    """Return what decides how much is learned, or the changes of it, in words; empty if there is nothing.
 
     >>> words_of({"precision": ("fp32", "fp16")}), words_of({"precision": "fp16", "packed": True})
     ('precision: fp32 → fp16', 'precision: fp16, packed: true')
@@ -83,7 +83,7 @@ def words_of(learning: Learning | Changes) -> str:
     factor = _factor(learning.get(BATCH))
     other_batches = [name for name in learning if name != BATCH and "batch" in name]
     other_factors = [_factor(learning[name]) for name in other_batches]
-    # The global batch grows as much as the batch of a device that is shown beside it, so it says nothing new.
+    # If the global batch grows by the same factor as another batch that is shown, it says nothing new.
     if factor is not None and factor in other_factors:
         del shown[BATCH]
     texts = [f"{name}: {_value_words(value)}" for name, value in shown.items()]
@@ -97,7 +97,7 @@ def _value_words(value: Any) -> str:
 
 
 def _factor(change: Any) -> float | None:
-    """Return how many times as large a number became; None of anything but a change of a number."""
+    """Return the number after a change over the number before; None if one is 0 or no number, or without a change."""
     if not isinstance(change, tuple) or len(change) != 2:
         return None
     before, after = change

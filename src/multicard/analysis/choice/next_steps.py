@@ -1,4 +1,4 @@
-"""What to try against the bottlenecks of a job, in words, and what could change its answers."""
+"""What to try against the bottlenecks of a job, in words, and what could change the answers for the job."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -13,19 +13,23 @@ from multicard.core.text import counted, listed
 from multicard.core.units import percent
 from multicard.results.configuration import Configuration, MeasuredRun
 
-# Against one bottleneck at most so many options are named.
+# A sentence on what to try names at most this many options.
 MOST_OPTIONS = 3
+# The caveats of a job name at most this many notices.
 MOST_NOTICES = 3
 
 
 def part_of(
     bottleneck: Bottleneck, about: Configuration, measured: Sequence[Configuration], cost: PartCost | None
 ) -> Part:
-    """Return a bottleneck with what can be done about it; without options where that can gain almost nothing.
+    """Return a bottleneck in words, with the options against it that no run has tried.
 
-    `cost`: what it was measured to cost. Where that shows a cost, it counts in place of the share of the step; where
-    one repeat or a wide interval leaves it open, the share does. `measured`: configurations that ran, whose settings
-    need no trial.
+    It has no options if removing the bottleneck is known to gain less than `WORTHWHILE`. The gain is estimated from its
+    share of the step, unless a measurement decides. `cost`: what it was measured to cost; None if that was not
+    measured. If a cost is shown, the measured ratio is the gain. If a gain of `WORTHWHILE` is excluded, nothing is
+    gained. If one repeat or a wide interval leaves both open, the estimate counts.
+
+    `measured`: all configurations that ran. Options that these have tried are left out.
     """
     gain, measured_words = bottleneck.gain, ""
     if cost is not None and cost.is_shown:
@@ -43,9 +47,9 @@ def part_of(
 
 
 def trial(bottleneck: Bottleneck, part: Part, whole: str) -> str:
-    """Return what to try against a bottleneck, with the reason; empty without options.
+    """Return a sentence on what to try against a bottleneck, with the reason; empty without options.
 
-    `whole`: what shares are parts of, the step or the capture.
+    `whole`: the word for the time that shares are parts of, `step` or `capture`.
     """
     if not part.options:
         return ""
@@ -65,7 +69,10 @@ def _reason(bottleneck: Bottleneck, whole: str) -> str:
 
 
 def caveats(job: Choices) -> tuple[str, ...]:
-    """Return what could change the answers for a job: repeats, and notices about its runs; none without runs."""
+    """Return what could change the answers for a job; empty if no run completed.
+
+    That is how many repeats there are, the most frequent notices about the runs, and how many runs never completed.
+    """
     runs = [run for configuration in job.configurations for run in configuration.completed]
     if not runs:
         return ()
@@ -83,7 +90,7 @@ def _repeats_words(job: Choices) -> str:
 
 
 def _notices_words(runs: Sequence[MeasuredRun]) -> list[str]:
-    """Return the most frequent notices about some runs, in words."""
+    """Return the most frequent notices about some runs, each with the number of runs that have it."""
     counts = Counter(notice for run in runs for notice in notices_by_subject(run.values))
     by_frequency = sorted(counts, key=lambda notice: (-counts[notice], list(NOTICES).index(notice)))
     return [f"{notice} in {counts[notice]} of {counted(len(runs), 'run')}" for notice in by_frequency[:MOST_NOTICES]]

@@ -15,14 +15,17 @@ from multicard.core.text import counted, plural
 from multicard.core.units import BYTES, UNKNOWN, number, percent, with_unit
 from multicard.stats.interval import verdict
 
+# How sure a speed-up is, by the verdict whether it is above 1.
 SURE = {"more": "Significant", "less": "Significantly slower", "none": "Not significant", "unknown": "No interval"}
 
 
 def tiles(job: Choices, report: BottleneckReport, costs: Mapping[str, PartCost], doubt: str) -> list[Tile]:
-    """Return the fastest configuration, the speed-up, what costs most of the step, and how sure that is.
+    """Return the numbers that sum up a job: its fastest choice, a speed-up, the largest part of the step, how sure.
 
-    `report` is about the configuration in question, `costs` has what its parts were measured to cost. Empty for a job
-    without choices.
+    Speed-up and step are those of the configuration that `report` is about. Either is left out if it is not known. The
+    last tile says whether the speed-up is shown, or without one the number of repeats. It is followed by `doubt`, what
+    could change the answers. `costs`: what parts of the step were measured to cost in that configuration, by the value
+    of `ablate`. There are no tiles for a job without choices.
     """
     fastest = job.fastest
     if fastest is None:
@@ -55,7 +58,7 @@ def _speedup_tile(job: Choices, speedup: ChosenSpeedup) -> Tile:
 
 
 def _step_tile(job: Choices, report: BottleneckReport, costs: Mapping[str, PartCost]) -> Tile | None:
-    """Return what the largest part of the step costs, as measured, else its share; None where no part is known."""
+    """Return the measured cost of the largest part of the step, else its share; None if no part is known."""
     devices = job.on(report.configuration["devices"])
     cost = ablation.cost_of_largest_part(costs, report)
     if cost is not None:
@@ -67,7 +70,7 @@ def _step_tile(job: Choices, report: BottleneckReport, costs: Mapping[str, PartC
 
 
 def word_table(job: Choices) -> WordTable:
-    """Return all choices for a person to read, without empty columns."""
+    """Return a row in words for each choice. Columns in which all cells are empty are left out."""
     rows = job.rows
     columns = {
         "Devices": [job.on(row.devices) for row in rows],

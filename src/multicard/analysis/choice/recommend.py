@@ -1,6 +1,6 @@
 """Recommendations: for each job how many devices, the largest part of its step, what to try next, and how sure that is.
 
-`advise` gives them as records of plain words; recommendations.md and the report are made of these by a template each.
+`advise` returns them as records of text. One template makes recommendations.md of these records, another the report.
 Parameters have the names of the configuration file, so that a recommendation can be copied into it.
 """
 
@@ -24,12 +24,13 @@ from multicard.results.configuration import Configuration
 from multicard.results.provenance import distinguishing_words
 from multicard.results.results import Results
 
+# Most answers for a job on what to try next, and on what parts of its step cost.
 MOST_NEXT = 2
 MOST_COSTS = 4
 
 
 def advise(results: Results) -> Recommendations:
-    """Return what the measurements recommend, in plain text that is in part from files."""
+    """Return the recommendations for all jobs. Some texts are from files, so templates have to escape them."""
     traces = trace_shares(results).to_dict("index")
     costs, not_measured = ablation.costs(results), ablation.not_measured(results)
     tables = sorted(choices(results), key=lambda job: (not speedups(job), -_completed_runs(job)))
@@ -61,14 +62,18 @@ def _completed_runs(job: Choices) -> int:
 
 
 def _in_question(job: Choices) -> Configuration:
-    """Return the configuration that advice is about: the fastest on several devices, else on one, else any."""
+    """Return the configuration that advice on the step is about.
+
+    It is that of the fastest choice with a speed-up, else that of the fastest choice that trains like the reference.
+    For a job without choices it is the first configuration, preferably one with a completed run.
+    """
     scaled = [speedup.choice for speedup in speedups(job)]
     fastest = min(scaled, key=lambda row: row.time_s.value, default=job.fastest)
     return fastest.configuration if fastest else (*job.configurations, *job.lost)[0]
 
 
 def _notes(results: Results) -> list[str]:
-    """Return what holds for all jobs."""
+    """Return the notes that hold for all jobs."""
     notes = []
     if not any(configuration.completed for configuration in results.configurations()):
         notes.append("No run completed, so there is nothing to recommend.")
@@ -91,8 +96,9 @@ def _job_advice(
 ) -> JobAdvice:
     """Return the advice for a job.
 
-    `report` has the bottlenecks of the configuration in question, `costs` and `not_measured` what parts of the step
-    cost in configurations of the job, and why that is not known. `measured`: all configurations that ran.
+    `report`: bottlenecks of the configuration that advice on the step is about. `measured`: all configurations that
+    ran, of any job. `costs`: what parts of the step cost in configurations of this job. `not_measured`: lines on
+    configurations of this job for which that was not measured, with the reason.
     """
     about = report.configuration
     own_costs = {cost.part: cost for cost in costs if cost.configuration.key == about.key}
@@ -124,7 +130,10 @@ def _job_advice(
 
 
 def _compared(job: Choices, doubts: tuple[str, ...]) -> tuple[tuple[Answer, ...], ...]:
-    """Return the answers to what runs were compared for; the number of devices comes first where it was varied."""
+    """Return the answers to each question that comparing choices answers.
+
+    How many devices to use is the first question if there are speed-ups, else the last one.
+    """
     how = (how_many(job, doubts),) if job.configurations else ()
     which = tuple(which_configuration(job, doubts))
     changes = tuple(gains_by_changes(job, doubts))
@@ -132,7 +141,7 @@ def _compared(job: Choices, doubts: tuple[str, ...]) -> tuple[tuple[Answer, ...]
 
 
 def _cost_answers(costs: Sequence[PartCost]) -> list[Answer]:
-    """Return what parts of the step cost, an answer for each number of devices."""
+    """Return what parts of the step cost: an answer for each of the smallest `MOST_COSTS` numbers of devices."""
     lines = ablation.cost_lines(costs)[:MOST_COSTS]
     rows = ablation.as_table(costs).to_dict("records")
     of_lines = grouped(rows, lambda row: row["devices"])
@@ -144,7 +153,7 @@ def _cost_answers(costs: Sequence[PartCost]) -> list[Answer]:
 
 
 def _step_answer(job: Choices, report: BottleneckReport) -> list[Answer]:
-    """Return where the step goes; nothing where no run completed."""
+    """Return the one answer on where the step goes; none if no run of the configuration completed."""
     about = report.configuration
     text = summary(report) or ("where the step goes was not recorded" if about.completed else "")
     if not text:
