@@ -1,16 +1,18 @@
-"""The verdict on each change from one set of results to the next, and the reason where it needs one.
+"""The verdict on each change from one set of results (a) to the next (b), and the reason if the verdict needs one.
 
-A change is the ratio of geometric means less one, with a sign by which worse is above zero: 0.1 of an iteration time is
-10% longer, of a throughput 10% less. Its interval and p-value are those of `estimates`.
+A change is the ratio of the geometric means, b over a, less 1. Its sign is such that a change above 0 is worse: 0.1
+means 10% more iteration time, or 10% less throughput. `estimates` computes its interval and p-value.
 
-- `regression`: it is worse than the tolerance, and differs from that at a level of 5%, corrected for all changes that
-  are judged together (Holm). Without a tolerance it differs from no change. Where nothing is worse than the tolerance,
-  at most one family in forty shows a regression, since only one side of the test counts.
-- `better`: likewise, to the other side; only without a tolerance.
-- `within tolerance`: its own interval is, which is not corrected: to call all of a family within it wrongly, each that
-  is not has to be called so (Roger Berger, Technometrics 24, 1982).
+- `regression`: the change is above the tolerance, and differs from it at a level of 5%. The level is corrected for all
+  changes that are judged together (Holm). Without a tolerance the change is compared with 0. If no change of such a
+  family is truly above the tolerance, one is found in at most one family of forty: the test has two sides with 2.5%
+  each, and only one side makes a regression.
+- `better`: the change is below 0, and differs from 0 by the same test. Only without a tolerance.
+- `within tolerance`: the upper bound of the change's interval is at most the tolerance. This interval is not corrected
+  for the number of changes. It need not be: a whole family is wrongly called within tolerance only if each of its
+  changes that exceeds the tolerance is wrongly called so (Roger Berger, Technometrics 24, 1982).
 - `undecided`: none of these.
-- `cannot tell`: it has no p-value.
+- `cannot tell`: the change has no p-value.
 """
 
 from collections.abc import Sequence
@@ -33,9 +35,11 @@ WITHIN: Final = "within tolerance"
 CANNOT_TELL: Final = "cannot tell"
 ChangeVerdict = Literal["regression", "better", "undecided", "within tolerance", "cannot tell"]
 
-OUTCOME = "outcome"  # the measure of a change of how runs end
+OUTCOME = "outcome"  # stands for the measure in a change that is about how runs end
 ONE_SESSION = "each side ran in a session of its own, which may be as far off"
-FEWEST_REPEATS = 3  # advised where nothing is known of the spread: two have an interval, and hardly ever a verdict
+# Repeats of each side that are advised if one repeat leaves the spread unknown. Two repeats would have an interval, but
+# one so wide that there is hardly ever a verdict.
+FEWEST_REPEATS = 3
 
 
 @dataclass(frozen=True)
@@ -43,16 +47,18 @@ class Change:
     """A measure of one configuration on both sides, with its verdict. Made by `judge` and `lost_runs`."""
 
     configuration: str
-    # A name of `COMPARED_MEASURES`, or `OUTCOME` where runs that completed do not any more.
+    # A name of `COMPARED_MEASURES`, or `OUTCOME` if runs fail now that completed before.
     measure: str
-    # Geometric means over repeats, in the unit of `column`; None without values.
+    # Geometric means over repeats in the unit of `column`, or arithmetic ones if a value is not above 0. None without
+    # values.
     a: float | None
     b: float | None
-    # How much worse b is, as a share of a, with its own 95% interval and a corrected p-value; None without a ratio.
+    # How much worse b is, as a share of a; below 0 if it is better. The 95% interval is that of this change alone, the
+    # p-value is corrected for all changes. None if there is no ratio.
     change: Interval | None
-    # Completed runs with the measure, of both.
+    # Number of completed runs with the measure, in a and in b.
     repeats: tuple[int, int]
-    # See the module.
+    # The docstring of the module explains the verdicts.
     verdict: ChangeVerdict
     reason: str | None = None
     # Column of measures.csv with the values; None if neither side has one.
@@ -60,7 +66,9 @@ class Change:
 
 
 def judge(pairs: Sequence[Pair], tolerance: float | None) -> list[Change]:
-    """Judge changes that are reported together, each against the tolerance.
+    """Return the change of each pair with its verdict. All pairs are judged together, each against the tolerance.
+
+    `tolerance`: the share by which b may be worse; None to judge every difference.
 
     >>> slower = Pair("a", "iteration_time", [1.00, 1.01, 0.99], [1.11, 1.10, 1.09], ([1, 1, 1], [1, 1, 1]))
     >>> [(change.verdict, round(change.change.value, 3)) for change in judge([slower], 0.03)]
@@ -72,10 +80,10 @@ def judge(pairs: Sequence[Pair], tolerance: float | None) -> list[Change]:
 
 
 def lost_runs(shared: SharedConfiguration) -> Change | None:
-    """Return the change of a configuration whose runs fail now, and did not before; None if there is none.
+    """Return a regression if runs of a configuration fail now that did not before, else None.
 
-    Every run of it completed before, or no run does any more. Where some failed before and some complete now, their
-    numbers are chance.
+    The configuration was measured before, and now a run fails. In addition, either no run failed before, or no run is
+    measured now. If some runs failed before and some are measured now, how many fail may be chance.
     """
     before, after = shared
     failed_before, failed_after = _failed_outcomes(before), _failed_outcomes(after)
@@ -103,7 +111,7 @@ def _failed_outcomes(configuration: Configuration) -> list[str]:
 
 
 def _change(estimate: Estimate, tolerance: float | None, comparisons: int) -> Change:
-    """Return the change that an estimate shows, `comparisons` of which are tested together."""
+    """Return the change that an estimate shows. `comparisons`: how many estimates are tested together."""
     pair, ratio = estimate.pair, estimate.ratio
     change = ratio and ratio.map(COMPARED_MEASURES[pair.measure].change_by)
     verdict = _verdict(change, tolerance)
@@ -121,14 +129,14 @@ def _change(estimate: Estimate, tolerance: float | None, comparisons: int) -> Ch
 
 
 def _mean(values: Sequence[float]) -> float | None:
-    """Return the geometric mean; the arithmetic one if a value is not above zero, and None without values."""
+    """Return the geometric mean; the arithmetic mean if a value is not above 0; None without values."""
     if len(values) == 0:
         return None
     return geometric_mean(values) or float(np.mean(values))
 
 
 def _verdict(change: Interval | None, tolerance: float | None) -> ChangeVerdict:
-    """Return the verdict on a change, of which the p-value is that of a change by the tolerance."""
+    """Return the verdict on a change. Its p-value tests whether it differs from the tolerance, without one from 0."""
     if change is None or change.p_value is None:
         return CANNOT_TELL
     differs = is_significant(change.p_value)
@@ -143,7 +151,10 @@ def _verdict(change: Interval | None, tolerance: float | None) -> ChangeVerdict:
 def _reason(
     estimate: Estimate, change: Interval | None, verdict: ChangeVerdict, tolerance: float | None, comparisons: int
 ) -> str | None:
-    """Return why there is no verdict, or none that the interval of the change suggests; None if neither is so."""
+    """Return why a change cannot be judged, or why it is undecided although its interval lies above the tolerance.
+
+    None for other changes. `comparisons`: how many changes are tested together.
+    """
     if verdict == CANNOT_TELL:
         return ONE_SESSION if estimate.lacks_sessions else _why_unknown(estimate.pair)
     if verdict != UNDECIDED or tolerance is None or change is None:
@@ -159,10 +170,10 @@ def _why_unknown(pair: Pair) -> str:
     for side, count in (("a", count_a), ("b", count_b)):
         if count == 0:
             return f"{pair.measure} was not measured in {side}"
-    # A meter that counts in steps longer than the window may show nothing.
+    # A meter whose counter rises in coarse steps may show 0 for a short window.
     if min(*pair.a, *pair.b) <= 0:
         return f"{pair.measure} is 0 in a repeat, so there is no ratio"
-    # A clock that counts in coarse steps may give the same time to all repeats.
+    # A clock with coarse steps may show the same time for all repeats.
     if min(count_a, count_b) > 1:
         return f"{pair.measure}: {EQUAL_REPEATS}"
     single = [side for side, count in (("a", count_a), ("b", count_b)) if count == 1]

@@ -17,7 +17,7 @@ from multicard.stats.pool import Pool
 
 
 def _values(parameter: str) -> tuple[object, ...]:
-    """Return the values of a parameter in the order of its type; `none`, and False of a boolean, come first."""
+    """Return the values of a parameter in the order in which its type lists them, but `none` or False first."""
     models = [workload.parameters for workload in WORKLOADS.values()]
     field = next(model.model_fields[parameter] for model in models if parameter in model.model_fields)
     if field.annotation is bool:
@@ -27,7 +27,8 @@ def _values(parameter: str) -> tuple[object, ...]:
     return ("none", *without_none) if "none" in values else without_none
 
 
-# Parameters that figures compare. Each value is compared with the first one, in this order, that completed.
+# The values of each parameter that figures compare. The first value with a completed run is the base: the other values
+# are compared with it.
 ORDER = {
     name: _values(name) for name in ("precision", "pin_memory", "loader", "layout", "binding", "preset", "profiler")
 }
@@ -36,7 +37,7 @@ QUANTILES = {"p1_s": 0.01, "p25_s": 0.25, "median_s": 0.5, "p75_s": 0.75, "p99_s
 
 
 def varied(measures: pd.DataFrame, besides: tuple[str, ...]) -> list[str]:
-    """Return the parameters with more than one value, except `besides` and those that follow the preset."""
+    """Return the parameters with several values, except those in `besides` and those that the preset decides."""
     names = [name for name in parameters_in(measures) if name not in besides]
     return workload_of(measures).varying(measures, names)
 
@@ -44,7 +45,7 @@ def varied(measures: pd.DataFrame, besides: tuple[str, ...]) -> list[str]:
 def means(results: Results, values: list[str]) -> pd.DataFrame:
     """Return the arithmetic mean of each value over the completed repeats of a configuration.
 
-    Columns: the parameters, `repeats`, and the values, which are empty where no run has them.
+    Columns: the parameters, `repeats` (how many completed), and the values. A value that no run has is empty.
     """
     completed = results.completed().frame()
     completed = completed.reindex(columns=list(dict.fromkeys((*completed, *values))))
@@ -60,12 +61,19 @@ class _Setting(NamedTuple):
 
 
 def gains(results: Results, parameter: str) -> pd.DataFrame:
-    """Return the gain in speed over the base value, a row per compared value and configuration of the others.
+    """Return how much faster steps are with each value of a parameter than with its base value.
 
-    The base is the first value of `ORDER` that completed. Columns: `base`, `value`, the other varied parameters,
-    `devices`, `repeats` compared; `gain` = time per step with the base over time with the value − 1, its interval
-    `gain_low` and `gain_high` (empty where one of them has one repeat), and the `verdict` of `stats.interval`: whether
-    that is `more`, `less` or no (`none`) speed, corrected for all rows. Profilers are those of `as_used`.
+    The base is the first value of `ORDER` with a completed run. There is a row for each other value and each
+    combination of the other parameters, if both that value and the base were measured with this combination. Columns:
+
+    - `base` and `value`, the other parameters that vary, and `devices`.
+    - `repeats`: how many repeats are compared.
+    - `gain`: time per step with the base, over time per step with the value, less 1. `gain_low` and `gain_high` are its
+      interval. They are empty if both sides have a single repeat, or if nothing shows how much repeats scatter.
+    - `verdict` of `stats.interval`: the value is shown to be faster (`more`) or slower (`less`), no difference is shown
+      (`none`), or there is no p-value (`unknown`). P-values are corrected for all rows.
+
+    The values of `profiler` are the profilers that were used (`as_used`).
     """
     results = as_used(results, parameter).on_any_machine()
     other_parameters = [*varied(results.frame(), besides=(parameter, "devices", "repeat")), "devices"]
@@ -88,9 +96,10 @@ def _setting(configuration: Configuration, parameter: str, other_parameters: Seq
 
 
 def _compared(settings: Sequence[_Setting], parameter: str) -> tuple[Hashable, list[_Setting]]:
-    """Return the base value, None without settings, and the settings that differ from one with it in the value alone.
+    """Return the base value, and the settings to compare with it; None and no settings if no value is in `ORDER`.
 
-    These are in the order of the values, and for each value in that of the settings.
+    A setting is compared if the base value was measured with the same other values. Settings are sorted by value in the
+    order of `ORDER`; those with the same value are in the order of their other values in `settings`.
     """
     values = {setting.value for setting in settings}
     present = [value for value in ORDER[parameter] if value in values]
@@ -107,7 +116,8 @@ def _compared(settings: Sequence[_Setting], parameter: str) -> tuple[Hashable, l
 def _other_values_table(rows: pd.DataFrame, settings: Sequence[_Setting], compared: Sequence[_Setting]) -> pd.DataFrame:
     """Return the other parameters of each compared setting, with the types that the columns of the measures have.
 
-    `rows`: the other parameters of each run that `settings` were made from, in the order of these.
+    `rows`: the other parameters of each run that the settings were made from. Distinct rows have to be in the same
+    order as distinct `other_values` in `settings`.
     """
     distinct = list(dict.fromkeys(setting.other_values for setting in settings))
     positions = [distinct.index(setting.other_values) for setting in compared]
@@ -115,9 +125,9 @@ def _other_values_table(rows: pd.DataFrame, settings: Sequence[_Setting], compar
 
 
 def as_used(results: Results, parameter: str) -> Results:
-    """Return the results with the profilers that were used, if `parameter` is `profiler`.
+    """Return the results with the profilers that were used in place of those stated, if `parameter` is `profiler`.
 
-    The stated `auto` is another profiler on each machine.
+    The stated value `auto` stands for a different profiler on each kind of machine. Other parameters stay as stated.
     """
     measures = results.measures
     if parameter == "profiler" and "profiler_used" in measures:
@@ -128,9 +138,9 @@ def as_used(results: Results, parameter: str) -> Results:
 def overheads(results: Results) -> pd.DataFrame:
     """Return the profiling overhead of each configuration that has one.
 
-    Columns: its parameters, `repeats`, `profiler_overhead`, `profiler_overhead_low` and `profiler_overhead_high`: the
-    geometric mean over repeats of profiled over measured iteration time, less 1, and the `verdict`, corrected for all
-    rows.
+    The overhead is the iteration time while the profiler records, over the iteration time without it, less 1. Columns:
+    the parameters; `repeats`; `profiler_overhead`, from the geometric mean of the ratios of all repeats, with its
+    interval `profiler_overhead_low` and `profiler_overhead_high`; and the `verdict`, corrected for all rows.
     """
     profiled = results.on_any_machine().completed().where(lambda measures: measures["profiler_overhead"].notna())
     time_ratios = []
@@ -143,7 +153,7 @@ def overheads(results: Results) -> pd.DataFrame:
 
 
 def _excess(name: str, ratios: Sequence[Interval | None]) -> pd.DataFrame:
-    """Return ratios less 1 with their bounds, the `repeats`, and the `verdict` on each, corrected for all."""
+    """Return ratios less 1 with bounds, their `repeats` (0 for None), and the `verdict` on each, corrected for all."""
     excess = [ratio and ratio.map(lambda times: times - 1) for ratio in ratios]
     repeats = [ratio.repeats if ratio else 0 for ratio in ratios]
     verdicts = [verdict(ratio) for ratio in corrected(ratios)]
@@ -159,7 +169,8 @@ def _excess(name: str, ratios: Sequence[Interval | None]) -> pd.DataFrame:
 def quantiles_of_steps(steps: pd.DataFrame) -> pd.DataFrame:
     """Return the distribution of the step times of each `configuration`, in seconds.
 
-    Columns: `configuration`, the number of `steps`, `lowest_s`, those of `QUANTILES`, `highest_s`.
+    `steps`: a row per step, with `configuration` and `duration_s`. Columns of the result: `configuration`, the number
+    of `steps`, `lowest_s`, a column for each of `QUANTILES`, `highest_s`.
     """
     rows = []
     for configuration, durations_s in steps.groupby("configuration", sort=False)["duration_s"]:

@@ -9,14 +9,14 @@ from multicard.runs.record import Hardware, Host, ListedFile, RunRecord
 
 # Names of the facts that identify a machine.
 MACHINE, DIGEST = "machine", "digest of the machine"
-# Digits that are shown of the digest of a machine.
+# Number of digits of a machine's digest that are shown and compared.
 SHOWN = 8
-# Names of the facts that set the speed.
+# Names of the facts about hardware, which decide how fast runs are.
 HARDWARE = ("processor", "logical_cpus", "usable_cpus", "GPUs", "number of GPUs")
 
 
 class EnvironmentDifference(NamedTuple):
-    """A fact of which two sets of runs have other values; `NOT_RECORDED` where a set has none."""
+    """A fact whose values in two sets of runs, a and b, differ. A set without a value has `NOT_RECORDED`."""
 
     fact: str
     a: str
@@ -24,7 +24,7 @@ class EnvironmentDifference(NamedTuple):
 
     @property
     def is_of_hardware(self) -> bool:
-        """True if the fact sets the speed of the runs."""
+        """True if the fact is about hardware."""
         return self.fact in HARDWARE
 
     @property
@@ -38,8 +38,8 @@ def environment_differences(
 ) -> list[EnvironmentDifference]:
     """Return what differs between the machines, versions, variables and data of two sets of records.
 
-    `by_name`: whether the names of machines can be compared, which archives replace. The digests of machines are
-    reported where the names are equal or do not count.
+    `by_name`: False if the names of machines cannot be compared, because archives replace them. Digests of machines are
+    reported only if no difference of names is, and if both sets have digests.
     """
     variables = sorted({name for record in [*a, *b] for name in record.variables or {}})
     facts_a, facts_b = _facts(a, variables), _facts(b, variables)
@@ -59,7 +59,10 @@ def environment_differences(
 
 
 def _facts(records: Sequence[RunRecord], variables: Sequence[str]) -> dict[str, str]:
-    """Return facts about where, on what and with which environment variables runs ran: all values of each."""
+    """Return the facts of all runs by name: the distinct values of each, sorted and joined by commas.
+
+    `variables`: names of environment variables, which may be set in some of the runs only.
+    """
     values: dict[str, set[str]] = defaultdict(set)
     for record in records:
         for name, value in _facts_of(record, variables):

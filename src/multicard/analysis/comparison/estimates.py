@@ -1,12 +1,15 @@
 """By how much the newer of two sides differs: the ratio of each pair of values, with its interval and p-value.
 
-Ratios are of geometric means, and tested against a limit by a t test of logarithms, by the scatter of all
-configurations of both sides (`stats.pool`). Repeats of the two sides did not run in turn, so they are not paired.
+A ratio is that of the geometric means of both sides. A t test of logarithms compares it with a limit. The scatter is
+estimated from all configurations of both sides (`stats.pool`). Repeats of the two sides did not run in turn, so they
+are not paired.
 
-Repeats of one session share an offset that they do not show. Sides that ran in one and the same session are compared by
-their repeats. Else means of sessions are compared, paired by the sessions that both sides have, by the scatter of these
-means, if any configuration was measured in several sessions; otherwise nothing shows the scatter. Measures that do not
-depend on the session are always compared by repeats, and so are all measures without a tolerance.
+All repeats of one session share an offset, which their scatter does not show. So there are two ways to compare:
+
+- By repeats, if both sides ran in one and the same session, if the measure does not depend on the session, or if there
+  is no tolerance.
+- Else by the means of sessions. They are paired if both sides have two or more sessions in common. Their scatter is
+  known only if some configuration was measured in several sessions; if none was, the ratio has no p-value.
 """
 
 from collections import defaultdict
@@ -22,10 +25,10 @@ from multicard.stats.samples import Sample, geometric_mean
 
 @dataclass(frozen=True)
 class Estimate:
-    """The ratio of side `b` to side `a` of a pair; its p-value is that of the limit, or None if nothing shows it."""
+    """The ratio of side `b` to side `a` of a pair. Its p-value tests it against a limit; None if no scatter is seen."""
 
     pair: Pair
-    ratio: Interval | None  # None if a side has no values, or one that is not above zero
+    ratio: Interval | None  # None if a side has no values, or has a value that is not above 0
     # True if the repeats would have a p-value, but the sides ran in sessions that may differ by more than repeats do.
     # The interval is then that of the repeats.
     lacks_sessions: bool
@@ -34,8 +37,8 @@ class Estimate:
 def estimates_of(pairs: Sequence[Pair], tolerance: float | None) -> list[Estimate]:
     """Return the ratio of each pair, with p-values corrected for all of them.
 
-    `tolerance`: the share by which b may be worse, which is the limit that ratios are tested against. Without it that
-    limit is 1, and sessions are left out of account.
+    `tolerance`: the share by which b may be worse. Ratios are tested against 1 plus this share, or 1 less this share if
+    less of a measure is worse. Without a tolerance they are tested against 1, by repeats, whatever the sessions are.
     """
     estimates: dict[int, Estimate] = {}
     for measure in dict.fromkeys(pair.measure for pair in pairs):
@@ -47,11 +50,14 @@ def estimates_of(pairs: Sequence[Pair], tolerance: float | None) -> list[Estimat
 
 
 def _estimates_of_measure(name: str, pairs: Mapping[int, Pair], tolerance: float | None) -> dict[int, Estimate]:
-    """Return the ratios of all pairs of one measure, which scatter alike."""
+    """Return the estimates of all pairs of one measure, by their index in `pairs`.
+
+    The values of one measure scatter alike, so its pairs share an estimate of the scatter.
+    """
     measure = COMPARED_MEASURES[name]
     limit = 1 + measure.worse_sign * (tolerance or 0.0)
     counts_sessions = tolerance is not None and measure.differs_between_sessions
-    # What no clock or meter measures is computed alike in each repeat: equal repeats show that it does not scatter.
+    # Such a measure is counted or computed, not timed. So repeats that are equal show that it does not scatter.
     is_exact = not measure.differs_between_sessions
     repeats = _pool({index: (pair.a, pair.b) for index, pair in pairs.items()}, is_exact)
     session_means = _pool({index: _session_means(pair) for index, pair in pairs.items()})
@@ -59,7 +65,8 @@ def _estimates_of_measure(name: str, pairs: Mapping[int, Pair], tolerance: float
     for index, pair in pairs.items():
         a, b = (index, "a"), (index, "b")
         by_repeats = repeats.ratio(b, a, limit)
-        # A single repeat may have been disturbed, whatever the others show of the scatter.
+        # The scatter of other configurations would give an interval even for a single repeat. But that repeat may have
+        # been disturbed, so it gets none.
         if by_repeats is not None and min(pair.repeats) == 1:
             by_repeats = replace(by_repeats, low=None, high=None, coverage=None, p_value=None)
         by_sessions = session_means.ratio(b, a, limit, single=True) if counts_sessions else None
@@ -77,7 +84,11 @@ def _pool(sides: Mapping[int, tuple[Sample, Sample]], is_exact: bool = False) ->
 
 
 def _estimate(pair: Pair, by_repeats: Interval | None, by_sessions: Interval | None, counts_sessions: bool) -> Estimate:
-    """Return the ratio that a pair is judged by, out of that of its repeats and that of the means of its sessions."""
+    """Return the ratio that a pair is judged by: that of its repeats, or that of the means of its sessions.
+
+    If sessions count but have no p-value, the ratio and interval of the repeats are returned, without a p-value.
+    `counts_sessions`: True if there is a tolerance and the measure depends on the session.
+    """
     if not counts_sessions or pair.is_of_one_session or by_repeats is None:
         return Estimate(pair, by_repeats, lacks_sessions=False)
     if by_sessions is not None and by_sessions.p_value is not None:
@@ -89,7 +100,7 @@ def _estimate(pair: Pair, by_repeats: Interval | None, by_sessions: Interval | N
 def _session_means(pair: Pair) -> tuple[Sample, Sample]:
     """Return the geometric mean of each session of both sides.
 
-    There is none of a pair whose sessions are not known, or that has a value that is not above 0.
+    Both are empty if the sessions of the pair are not known, if it has no values, or if one is not above 0.
     """
     if pair.sessions is None or min((*pair.a, *pair.b), default=0) <= 0:
         return {}, {}

@@ -16,18 +16,18 @@ from multicard.results.configuration import Configuration, MeasuredRun
 class ComparedMeasure:
     """A measure that results are compared by."""
 
-    # Columns of measures.csv, of which a run has one.
+    # Columns of measures.csv that may hold the measure, each in another unit of work. `column_of` picks one.
     columns: tuple[str, ...]
-    # 1 if more of it is worse, −1 if less is.
+    # 1 if a larger value is worse, −1 if a smaller one is.
     worse_sign: Literal[1, -1]
-    # Words for a change to the worse, and to the better.
+    # Words for a change that is worse, and for one that is better.
     worse: str
     better: str
-    # False if it is the same on every day and machine, as what a program allocates.
+    # False if it does not depend on when and where a program runs, such as the memory that it allocates.
     differs_between_sessions: bool = True
 
     def column_of(self, configuration: Configuration) -> str | None:
-        """Return the column that a configuration has, that of its workload's unit first; None without any."""
+        """Return the column that has values of a configuration, preferably in its workload's unit; None if none has."""
         unit = configuration.workload.unit
         columns_of_unit = [column for column in self.columns if column in (unit.throughput, unit.energy)]
         for column in (*columns_of_unit, *self.columns):
@@ -36,7 +36,9 @@ class ComparedMeasure:
         return None
 
     def change_by(self, ratio: float) -> float:
-        """Return by how much the newer side is worse, as a share of the older one, by its ratio to that.
+        """Return by how much the newer side is worse, as a share of the older one; below 0 if it is better.
+
+        `ratio`: the value of the newer side over that of the older one.
 
         >>> round(COMPARED_MEASURES["iteration_time"].change_by(1.1), 6)
         0.1
@@ -59,9 +61,10 @@ COMPARED_MEASURES: dict[str, ComparedMeasure] = {
 
 @dataclass(frozen=True)
 class Pair:
-    """Values of a measure of one configuration, over the repeats of both sides.
+    """The values of one measure of one configuration, over the repeats of both sides.
 
-    `sessions` has the session of each value of both sides; None where it is not known of every value.
+    `sessions`: the session of each value of `a`, and of each value of `b`. None unless the sessions of all values are
+    known. `column`: the column of measures.csv that the values are from.
     """
 
     configuration: str
@@ -83,7 +86,7 @@ class Pair:
 
     @property
     def is_of_one_session(self) -> bool:
-        """True if all values of both sides are known to be of a single session."""
+        """True if all values of both sides are known to be from one and the same session."""
         return self.sessions is not None and self.has_same_sessions and len(set(self.sessions[0])) == 1
 
 
@@ -100,7 +103,10 @@ class SharedConfiguration(NamedTuple):
 
     @property
     def known_measures(self) -> list[str]:
-        """The measures that a side has, but throughput beside the time of an iteration, as that compares the same."""
+        """Names of the measures that at least one side has.
+
+        Throughput is left out if there is an iteration time, because both show the same change.
+        """
         names = [name for name, measure in COMPARED_MEASURES.items() if any(map(measure.column_of, self))]
         if "iteration_time" in names and "throughput" in names:
             names.remove("throughput")
@@ -108,7 +114,7 @@ class SharedConfiguration(NamedTuple):
 
 
 def shared_configurations(before: Side, after: Side) -> list[SharedConfiguration]:
-    """Return the configurations that both sides have, in the order of the older one's."""
+    """Return the configurations that both sides have, in the order of those of the older side."""
     return [
         SharedConfiguration(configuration, after.configurations[key])
         for key, configuration in before.configurations.items()
@@ -117,17 +123,18 @@ def shared_configurations(before: Side, after: Side) -> list[SharedConfiguration
 
 
 def is_measured(configuration: Configuration) -> bool:
-    """Return whether a run of a configuration completed and has a number of any measure."""
+    """Return whether a completed run of a configuration has a number in any of `COLUMNS`."""
     return any(configuration.values(column) for column in COLUMNS)
 
 
 def pairs_of(
     shared: Sequence[SharedConfiguration], measures: Sequence[str] | None, sessions: Sequence[Mapping[str, int]]
 ) -> list[Pair]:
-    """Return the values that are compared of configurations that were measured on both sides.
+    """Return the values to compare, for each configuration that was measured on both sides and each measure.
 
-    `measures`: names of `COMPARED_MEASURES`; None for those that were measured. `sessions`: for each side the session
-    of each of its runs, by the run's id; runs whose session is not known are left out.
+    `measures`: names of `COMPARED_MEASURES`; None for the `known_measures` of each configuration. `sessions`: for each
+    side a mapping from the ids of its runs to their sessions. A run whose session is not known is not in the mapping,
+    but its values are compared.
     """
     pairs = []
     for configurations in shared:
@@ -138,7 +145,10 @@ def pairs_of(
 
 
 def _pair(name: str, shared: SharedConfiguration, sessions: Sequence[Mapping[str, int]]) -> Pair:
-    """Return the values of a measure on both sides, with their sessions where all are known."""
+    """Return the values of a measure on both sides, with their sessions if all are known.
+
+    The values of both sides are from the same column: the one that the older side has, else the one of the newer side.
+    """
     measure = COMPARED_MEASURES[name]
     column = measure.column_of(shared.before) or measure.column_of(shared.after)
     runs_before, values_before = _values(shared.before, column)
@@ -157,7 +167,7 @@ def _pair(name: str, shared: SharedConfiguration, sessions: Sequence[Mapping[str
 
 
 def _values(configuration: Configuration, column: str | None) -> tuple[list[MeasuredRun], list[float]]:
-    """Return the completed runs that have a number in a column, and these numbers."""
+    """Return the completed runs that have a number in a column, and these numbers; none if `column` is None."""
     runs, values = [], []
     for run in configuration.completed:
         value = run.number(column) if column else None
@@ -168,6 +178,6 @@ def _values(configuration: Configuration, column: str | None) -> tuple[list[Meas
 
 
 def _sessions(runs: Sequence[MeasuredRun], session_of_run: Mapping[str, int]) -> list[int]:
-    """Return the session of each run; nothing unless all are known."""
+    """Return the session of each run; an empty list unless the sessions of all runs are known."""
     sessions = [session_of_run[run.run] for run in runs if run.run in session_of_run]
     return sessions if len(sessions) == len(runs) else []

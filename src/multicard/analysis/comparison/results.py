@@ -25,12 +25,12 @@ from multicard.stats.interval import interval_columns
 
 OTHER_HARDWARE = "measured on different hardware"
 
-# In what is reported the older results are `a`, and the newer ones `b`; in the code they are `before` and `after`.
+# Reports call the older results `a` and the newer ones `b`. The code calls them `before` and `after`.
 SideName = Literal["a", "b"]
 
 
 class Doubt(NamedTuple):
-    """A run whose numbers are in doubt, by its name, and why: its notices, separated by semicolons."""
+    """A run whose numbers are in doubt: its side, its name, and the reason: its notices, separated by semicolons."""
 
     side: SideName
     run: str
@@ -46,19 +46,21 @@ class Comparison:
 
     # Share by which a measure may be worse, such as 0.05; None if every difference is reported.
     tolerance: float | None
-    # Changes of configurations that completed before, in the order of their first runs.
+    # Changes of configurations that both sides have, in the order of those of `a`: one for each measure of those that
+    # were measured on both sides, and before these one with the measure `OUTCOME` if runs fail now (`lost_runs`).
     changes: list[Change]
     # Names of the configurations that only `a` has, and of those that only `b` has.
     missing: list[str]
     added: list[str]
-    # Facts that set the speed; and versions, variables, data and the name of the machine.
+    # Facts about hardware that differ, as far as both sides recorded them.
     hardware: list[EnvironmentDifference]
+    # Other facts that differ: versions, variables, data, the name of the machine.
     environment: list[EnvironmentDifference]
     doubts: list[Doubt]
-    # True if there is no tolerance and `a` and `b` ran in different sessions (another hour or node): verdicts then take
-    # no account of how much sessions differ from each other.
+    # True if there is no tolerance, and `a` and `b` are not known to have run in the same sessions (hour and node).
+    # Verdicts then do not take into account how much sessions differ from each other.
     apart: bool
-    # Sides whose records do not identify their machines.
+    # Sides with a record that does not identify the machine of its run.
     unknown_machines: list[SideName]
 
     def with_verdict(self, verdict: ChangeVerdict) -> list[Change]:
@@ -67,7 +69,7 @@ class Comparison:
 
     @property
     def undecidable(self) -> list[str]:
-        """Measures that have no interval of any configuration, so that there is nothing to judge."""
+        """Measures for which no change was judged, nor could be judged after repeats in further sessions."""
         judged = [change for change in self.changes if change.verdict != CANNOT_TELL]
         with_interval = {change.measure for change in (*judged, *self.in_one_session)}
         measures = dict.fromkeys(change.measure for change in self.changes)
@@ -75,20 +77,21 @@ class Comparison:
 
     @property
     def in_one_session(self) -> list[Change]:
-        """Changes that only repeats in further sessions could decide."""
+        """Changes that are not judged because only repeats in further sessions could show how much sessions differ."""
         return [change for change in self.changes if change.reason == ONE_SESSION]
 
     @property
     def on_other_hardware(self) -> list[Change]:
-        """Changes that are not judged since the sides were measured on different hardware."""
+        """Changes that are not judged because the sides were measured on different hardware."""
         return [change for change in self.changes if change.reason == OTHER_HARDWARE]
 
     @property
     def table(self) -> pd.DataFrame:
         """One row per change.
 
-        Columns: `configuration`, `measure`, `a`, `b`, `change` (a share, above zero if b is worse) with its 95%
-        interval `low` to `high`, `repeats_a`, `repeats_b`, `verdict`, `reason`.
+        Columns: `configuration`; `measure` (the column of measures.csv if there is one, else the name of the measure);
+        `a`, `b`; `change` (a share, above 0 if b is worse) with its 95% interval from `low` to `high`; `repeats_a`,
+        `repeats_b`; `verdict`; `reason`.
         """
         columns = [
             "configuration", "measure", "a", "b", "change", "low", "high", "repeats_a", "repeats_b",
@@ -116,10 +119,10 @@ def compare(
     tolerance
         Share by which a measure may be worse, from 0 to below 1; None to report every difference.
     measures
-        Some of `COMPARED_MEASURES`; by default those that were measured, throughput only without iteration times.
+        Names of `COMPARED_MEASURES`. By default those that were measured; throughput only without iteration times.
     as_archived
-        Returns what an archive contains of a record. It is needed where one of the sides is an archive, which else
-        would differ from the folder that it was made of, by names and versions in full.
+        Returns the part of a record that an archive keeps. It is needed if one of the sides is an archive: an archive
+        lacks names and full versions, so it would seem to differ from the folder that it was made from.
     """
     shared = shared_configurations(before, after)
     pairs = pairs_of(shared, measures, sessions_of([before.records, after.records]))
@@ -162,7 +165,7 @@ def _table_row(change: Change) -> tuple[object, ...]:
 
 
 def _in_order(changes: Sequence[Change], shared: Sequence[SharedConfiguration]) -> list[Change]:
-    """Return changes in the order of their configurations."""
+    """Return changes in the order of their configurations in `shared`."""
     position = {configurations.name: index for index, configurations in enumerate(shared)}
     return sorted(changes, key=lambda change: position[change.configuration])
 
@@ -195,9 +198,9 @@ def _doubts(side: SideName, configurations: Sequence[Configuration]) -> list[Dou
 
 
 def _why_doubted(run: MeasuredRun) -> str:
-    """Return why the numbers of a run are in doubt, its notices separated by semicolons; empty if they are not.
+    """Return why the numbers of a run are in doubt: its notices, separated by semicolons; empty if it has none.
 
-    Notices about the profiled window are left out, since no number of that window is compared.
+    Notices about the profiled window are left out, because no number of that window is compared.
     """
     return "; ".join(notice for notice in notices(run.values) if not notice.startswith(PROFILED))
 

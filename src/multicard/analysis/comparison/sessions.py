@@ -1,7 +1,7 @@
-"""Sessions of measurement: which runs share what their repeats do not show.
+"""Sessions of measurement: runs on one machine without a long pause between them.
 
-Runs of a session, on one machine without a long pause, have in common where a node placed memory, how warm it was, and
-what else it did that day.
+Runs of one session have in common where the node placed memory, how warm it was, and what else it did that day. This
+shifts all their times alike, so the scatter of their repeats does not show it.
 """
 
 import re
@@ -11,14 +11,14 @@ from typing import NamedTuple
 
 from multicard.runs.record import Host, RunRecord
 
-# Pause between the end of a run and the start of the next, in seconds, that separates two sessions.
+# A longer pause than this, in seconds, between the end of a run and the start of the next one begins a new session.
 PAUSE_S = 3600.0
 # Name that an archive gives to a host: in every archive the first is `host-1`.
 NUMBERED = re.compile(r"host-\d+")
 
 
 class _TimedRun(NamedTuple):
-    """When and where a run ran; runs are in the order of these fields."""
+    """When and where a run ran. Sorting compares the fields in this order, so runs on one machine are together."""
 
     machines: tuple[str, ...]
     start_s: float
@@ -28,9 +28,11 @@ class _TimedRun(NamedTuple):
 
 
 def sessions_of(sides: Sequence[Mapping[str, RunRecord]]) -> list[dict[str, int]]:
-    """Return the number of the session of each run that says when it ran, by its id, for each set of records.
+    """Return for each set of records the number of the session of each of its runs, by the run's id.
 
-    A session ends when the machine changes, or `PAUSE_S` after the last of its runs has ended.
+    Runs on the same machines are in one session if each started at most `PAUSE_S` after all earlier ones had ended.
+    Runs on other machines in between do not end a session. Sessions are numbered from 1 over all sets together. A run
+    whose record does not state when it started and ended has no entry.
     """
     sessions: list[dict[str, int]] = [{} for _ in sides]
     timed_runs = [timed_run for side, records in enumerate(sides) for timed_run in _timed_runs(side, records)]
@@ -40,7 +42,7 @@ def sessions_of(sides: Sequence[Mapping[str, RunRecord]]) -> list[dict[str, int]
         if is_elsewhere or run.start_s - latest_end_s > PAUSE_S:
             session += 1
             latest_end_s = run.end_s
-        # A run may end before one that started earlier, as on other GPUs of the node.
+        # A run may end before another one that started earlier, for example on other GPUs of the node.
         latest_end_s = max(latest_end_s, run.end_s)
         previous_machines = run.machines
         sessions[run.side][run.run] = session
@@ -48,12 +50,12 @@ def sessions_of(sides: Sequence[Mapping[str, RunRecord]]) -> list[dict[str, int]
 
 
 def identifies_machine(record: RunRecord) -> bool:
-    """Return whether the record identifies the machine of its run beyond the results that hold it."""
+    """Return whether the record identifies the machines of its run, so that other results can name the same ones."""
     return all(host.machine_digest or _is_name(host.name) for host in _hosts(record))
 
 
 def _timed_runs(side: int, records: Mapping[str, RunRecord]) -> Iterator[_TimedRun]:
-    """Yield the runs of a set of records that say when they began and ended."""
+    """Yield the runs of a set of records that state when they started and ended."""
     for run, record in records.items():
         start_s, end_s = _seconds(record.started), _seconds(record.ended)
         if start_s is not None and end_s is not None:
@@ -63,8 +65,9 @@ def _timed_runs(side: int, records: Mapping[str, RunRecord]) -> Iterator[_TimedR
 def _machines(record: RunRecord, side: int) -> tuple[str, ...]:
     """Return what identifies each node of a run, sorted.
 
-    The digest decides where there is one. Without it, as of synthetic runs, the name does. The names in an archive
-    distinguish its own machines, but not these from machines of other results, so such a machine is one of its side.
+    It is the digest if there is one, else the name, as for synthetic runs. But names in an archive are numbers, such as
+    `host-1`. They distinguish machines of one archive, but may stand for other machines in other results. So the number
+    of the side is added to them, and to missing names.
     """
     machines = []
     for host in _hosts(record):
@@ -78,18 +81,19 @@ def _machines(record: RunRecord, side: int) -> tuple[str, ...]:
 
 
 def _hosts(record: RunRecord) -> list[Host]:
-    """Return the host of each node of a run; one without a name where the record has none."""
+    """Return the host of each node of a run; an empty `Host` for a node without one."""
     if record.nodes:
         return [node.host or Host() for node in record.nodes]
     return [record.host or Host()]
 
 
 def _is_name(name: str | None) -> bool:
+    """Return whether a host has a name of its own, not a number that an archive gave to it."""
     return name is not None and not NUMBERED.fullmatch(name)
 
 
 def _seconds(time: str | None) -> float | None:
-    """Return a time of a record in seconds since 1970; None where there is none."""
+    """Return a time of a record in seconds since 1970; None if it is missing or not in ISO format."""
     try:
         return datetime.fromisoformat(time).timestamp() if time else None
     except ValueError:

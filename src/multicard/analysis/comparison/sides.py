@@ -21,7 +21,7 @@ from multicard.results.tables import known_values
 from multicard.runs.parameters import as_columns
 from multicard.runs.record import RunRecord
 
-# Measures that are compared. A configuration without any of them was not measured.
+# Columns of measures that are compared. A configuration without a number in any of them was not measured.
 COLUMNS = (
     "iteration_time_s", *RATES, "speedup", "peak_memory_bytes", "energy_per_sample_j", "energy_per_token_j",
     "test_accuracy", "test_loss", "loss_at_end",
@@ -34,8 +34,8 @@ REPEAT = re.compile(r"_r\d+(?=$|_[0-9a-f]{12}$)")
 class Side:
     """One set of results: the record of each run by its id, and each configuration by its key.
 
-    Keys are those of `configuration_key`, without machine and versions, so that both sides have the same ones. A
-    configuration has runs on any machine with any versions, whose differences are reported beside the changes.
+    Keys are made by `configuration_key` from parameters alone, so a configuration has the same key on both sides. Its
+    runs may be on any machines with any versions. Differences between these are reported together with the changes.
     """
 
     records: dict[str, RunRecord]
@@ -43,7 +43,7 @@ class Side:
 
 
 def read_side(folders: Sequence[Path]) -> Side:
-    """Measure one set of run directories.
+    """Read a set of run directories, and compute the measures of each run.
 
     Raises `UserError` if a file of a run is missing or damaged.
     """
@@ -54,7 +54,7 @@ def read_side(folders: Sequence[Path]) -> Side:
         parameters = as_columns(files.record.parameters.model_dump(mode="json"))
         records[measures["run"]] = files.record
         rows.append(known_values(parameters) | known_values(measures))
-    # Without provenances all runs of a configuration are together, whatever they ran on.
+    # These results have no provenances, so runs on different machines belong to the same configuration.
     results = _with_speedups(Results(pd.DataFrame(rows)))
     configurations: dict[Hashable, Configuration] = {}
     for configuration in results.configurations():
@@ -63,7 +63,7 @@ def read_side(folders: Sequence[Path]) -> Side:
 
 
 def _with_speedups(results: Results) -> Results:
-    """Add the speed-up of each completed run on several devices to its measures."""
+    """Add the measure `speedup`: the speed-up of each completed run on several devices, empty for other runs."""
     speedups = {
         run.run: speedup.of_repeat(run.repeat)
         for speedup in speedups_of(results.configurations())
@@ -74,5 +74,5 @@ def _with_speedups(results: Results) -> Results:
 
 
 def name_of(configuration: Configuration) -> str:
-    """Return the id of its runs, without the repeat."""
+    """Return the id of the first run of a configuration, without the part that numbers the repeat."""
     return REPEAT.sub("", configuration.runs[0].run)

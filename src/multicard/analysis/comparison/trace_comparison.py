@@ -22,44 +22,47 @@ SUMMED = {
     "memory_operations": "operation",
     "cuda_api": "function",
 }
-# Times of the timeline, which together count every moment of a device once.
+# Times of a device in the timeline, none of which counts a moment twice. `exposed_communication` and `graphs` are parts
+# of `busy`, and `CAUSES` are parts of `idle`.
 TIMES = ("busy", "exposed_communication", "graphs", "idle", *CAUSES)
-# Tables of what ran on devices. A side that lacks one ran nothing of that kind, such as kernels that now lie in graphs.
+# Tables of what ran on devices. If a capture recorded devices but lacks one of these tables, nothing of that kind ran:
+# kernels, for example, may all be inside of CUDA graphs now.
 ON_DEVICE = ("kernel_classes", "collectives", "memory_operations")
 # Activity tables that are compared.
 COMPARED = ("timeline", *SUMMED)
 
-# Names of the first row.
+# Names of the first row: with steps in both captures, and without.
 STEP_TIME, SPAN = "step time", "span"
 PER_STEP, WHOLE = "per step", "whole capture"
-# Host calls that take as long as what they wait for on a device.
+# Host calls that wait for something on a device, and so take as long as that.
 WAITING_CALLS = re.compile(r".*(?:Synchronize|Query|Memcpy)")
 # Vendor in the name of a call of the runtime: AMD names its calls after NVIDIA's.
 VENDOR = re.compile(r"(?:cuda|hip)(?=[A-Z])")
+# Version of the interface, at the end of such a name.
 VERSION = re.compile(r"(?:_v\d+|_ptsz)+$")
 
 
 @dataclass(frozen=True)
 class Total:
-    """Seconds, and the number of calls that took them; None where these are not counted."""
+    """A time in seconds, and the number of calls that it is summed over; None if calls are not counted."""
 
     seconds: float
     calls: float | None = None
 
 
-# Totals of one capture by name.
+# Totals of one capture, by the name of what took the time, such as a kernel class.
 Totals = Mapping[str, Total]
 
 
 @dataclass(frozen=True)
 class Difference:
-    """A row of the comparison of two captures, `a` and `b`; None stands for what only one of them has."""
+    """A row of the comparison of two captures, `a` and `b`. A time or number of calls is None if a capture has none."""
 
     table: str
     name: str
     a_s: float | None
     b_s: float | None
-    # Time of b less that of a, and over that of a.
+    # Time of b less time of a, and time of b over time of a. None if a time is None; the ratio also if that of a is 0.
     difference_s: float | None
     ratio: float | None
     # 95% interval of the ratio, which only step times have.
@@ -70,7 +73,7 @@ class Difference:
 
     @property
     def size_s(self) -> float:
-        """Seconds by which rows are ordered: of the difference, or of the side that has a time."""
+        """The size of the difference in seconds, by which rows are ordered; if only one side has a time, that time."""
         for seconds in (self.difference_s, self.a_s, self.b_s):
             if seconds is not None:
                 return round(abs(seconds), 9)
@@ -78,12 +81,12 @@ class Difference:
 
     @property
     def is_first(self) -> bool:
-        """True of the row that tells how much faster the whole is."""
+        """True of the row about the whole: the step time, or the span if there are no steps."""
         return self.table == "steps" or (self.table == "timeline" and self.name == SPAN)
 
     @property
     def is_waiting(self) -> bool:
-        """True of host calls that take as long as what they wait for on a device, and so repeat its rows."""
+        """True of host calls that wait for a device: their time repeats that of rows about the device."""
         return self.table == "cuda_api" and WAITING_CALLS.match(self.name) is not None
 
 
@@ -91,21 +94,22 @@ COLUMNS = tuple(column.name for column in fields(Difference))
 
 
 def compare_captures(a: ActivityTables, b: ActivityTables) -> tuple[list[Difference], str]:
-    """Compare the activity tables of two captures.
+    """Compare the activity tables of two captures, and return the rows with what their seconds are of.
 
-    Where both show steps, seconds are `PER_STEP`, and both must be of the scope of steps; else of the `WHOLE` capture,
-    and both must be of that scope. The second value is one of these.
+    If both captures show steps, seconds are `PER_STEP`, and the tables of both must have been made for their steps.
+    Otherwise seconds are of the `WHOLE` capture, and both tables must have been made for that.
 
-    - First comes `STEP_TIME`, as `step_time` has it, so with the wait between steps, which no step covers. `low` and
-      `high` are the 95% interval of its ratio, see `ratio_of_step_times`. Without steps the `SPAN` of the devices
-      stands in its place: from the first activity to the last, without an interval.
-    - `timeline`: `TIMES` of a device, which count every moment once, with the time between steps. Means over steps and
-      devices; idle time by cause where both captures tell it.
-    - `SUMMED`: means over processes of summed durations and of numbers of calls. Durations that overlap add up, so a
-      difference is work saved, not wall time saved. Calls of HIP are compared with those of CUDA of the same name.
+    - The first row is `STEP_TIME`, computed by `step_time`. It includes the time between steps. `low` and `high` are
+      the 95% interval of its ratio, see `ratio_of_step_times`. Without steps the first row is the `SPAN` of the
+      devices, from their first activity to their last, without an interval.
+    - `timeline`: `TIMES` of a device, the time between steps included; means over steps and devices. Idle time is split
+      by cause if both captures show causes.
+    - `SUMMED`: sums of durations, and numbers of calls; means over processes. Durations that overlap add up, so a
+      difference is work saved, not wall time saved. If one side uses CUDA and the other HIP, calls that differ in the
+      vendor alone are compared.
 
-    A name that is in one capture only has an empty time in the other. Rows are ordered by the size of the difference,
-    one-sided rows by their time; host calls that wait come last, as they repeat what a device does.
+    A name that only one capture has is None in the other. The other rows are ordered by the size of their difference,
+    or by their time if only one side has one. Host calls that wait for a device come last.
     """
     time_a, time_b = step_time(a), step_time(b)
     differences: list[Difference] = []
@@ -125,7 +129,7 @@ def compare_captures(a: ActivityTables, b: ActivityTables) -> tuple[list[Differe
 
 
 def differing_gpus(a: tuple[str, ...], b: tuple[str, ...]) -> tuple[list[str], list[str]] | None:
-    """Return the kinds of GPUs of two captures if they differ; None if not, or if one does not name any.
+    """Return the kinds of GPUs of two captures if they differ; None if they are equal, or if a capture names none.
 
     >>> differing_gpus(("NVIDIA H100",), ("AMD Instinct MI300X",)), differing_gpus(("A100-SXM4-40GB",), ())
     ((['NVIDIA H100'], ['AMD Instinct MI300X']), None)
@@ -135,12 +139,15 @@ def differing_gpus(a: tuple[str, ...], b: tuple[str, ...]) -> tuple[list[str], l
 
 
 def _order(row: Difference) -> tuple[Any, ...]:
-    """Return the key by which rows are sorted: False comes before True."""
+    """Return the key by which rows are sorted. False comes before True, so the row about the whole is first."""
     return not row.is_first, row.is_waiting, -row.size_s, row.table, row.name
 
 
 def _is_comparable(table: str, a: ActivityTables, b: ActivityTables, have_devices: bool) -> bool:
-    """Return whether a table is in both captures, or in one of two that both recorded what devices did."""
+    """Return whether a table can be compared: both captures have it.
+
+    Of a table in `ON_DEVICE` one capture is enough, if both recorded devices (`have_devices`).
+    """
     has_table = [table in capture.rows for capture in (a, b)]
     return all(has_table) or (any(has_table) and table in ON_DEVICE and have_devices)
 
@@ -154,7 +161,7 @@ def _summed_differences(table: str, a: ActivityTables, b: ActivityTables, is_per
 
 
 def _differences(table: str, a: Totals, b: Totals) -> list[Difference]:
-    """Return a row for each name that one of two captures has."""
+    """Return a row for each name that at least one of two captures has."""
     return [_difference(table, name, a.get(name), b.get(name)) for name in dict.fromkeys((*a, *b))]
 
 
@@ -176,14 +183,17 @@ def _difference(table: str, name: str, a: Total | None, b: Total | None) -> Diff
 
 
 def _step_time_difference(a: StepTime, b: StepTime) -> Difference:
-    """Return the row of the step times of both, with the interval of its ratio."""
+    """Return the row of the step times of both captures, with the interval of their ratio."""
     ratio = ratio_of_step_times(b, a)
     row = _difference("steps", STEP_TIME, Total(a.mean_s), Total(b.mean_s))
     return replace(row, ratio=ratio.value, low=ratio.low, high=ratio.high)
 
 
 def _device_times(capture: ActivityTables, is_per_step: bool) -> dict[str, float]:
-    """Return means over devices of the `TIMES` that are known: per period, or of the whole capture with its `SPAN`."""
+    """Return the mean over devices of each known time of `TIMES`, in seconds.
+
+    It is per step, from the start of one to the start of the next, or of the whole capture, then with its `SPAN`.
+    """
     timeline = capture.table("timeline").to_pandas()
     rows = per_period(timeline) if is_per_step else overall(timeline)
     names = TIMES if is_per_step else (SPAN, *TIMES)
@@ -192,9 +202,9 @@ def _device_times(capture: ActivityTables, is_per_step: bool) -> dict[str, float
 
 
 def _timeline_differences(a: Mapping[str, float], b: Mapping[str, float]) -> list[Difference]:
-    """Return rows of the times of devices, without those that are 0 on both sides.
+    """Return rows of the times of devices, without those that are 0 or not known on both sides.
 
-    Idle time has its causes if both captures tell these, else it is one row.
+    Idle time has a row for each cause if both captures show causes, else it is one row.
     """
     have_causes = all(any(cause in times for cause in CAUSES) for times in (a, b))
     left_out = {"idle"} if have_causes else set(CAUSES)
@@ -207,7 +217,7 @@ def _totals_but(times: Mapping[str, float], left_out: Collection[str]) -> Totals
 
 
 def _totals(capture: ActivityTables, table: str, is_per_step: bool) -> Totals:
-    """Return means over processes of the seconds and calls of each name, per step or of the whole capture."""
+    """Return the seconds and calls of each name, means over processes: per step, or of the whole capture."""
     rows = capture.rows.get(table, [])
     if not rows:
         return {}
@@ -221,7 +231,7 @@ def _totals(capture: ActivityTables, table: str, is_per_step: bool) -> Totals:
         calls[name] += row.get("calls", 1)
     processes = _process_count(rows)
     if table == "collectives":
-        # A process without collectives counts, too.
+        # Processes that ran kernels but no collectives have no row in this table, but count in the mean.
         processes = max(processes, _process_count(capture.rows.get("kernel_classes", [])))
     steps = _steps_per_process(capture) if is_per_step else 1.0
     return {name: Total(seconds[name] / processes / steps, calls[name] / processes / steps) for name in seconds}
@@ -238,7 +248,10 @@ def _process_count(rows: Sequence[Mapping[str, Any]]) -> int:
 
 
 def _without_vendor(a: Totals, b: Totals) -> tuple[Totals, Totals]:
-    """Give functions that both sides have a common name, if one side calls only CUDA and the other only HIP."""
+    """Give a function of CUDA on one side and the same function of HIP on the other a common name.
+
+    This is done only if one side calls CUDA and no HIP, and the other HIP and no CUDA.
+    """
     if sorted([_vendors(a), _vendors(b)]) != [["cuda"], ["hip"]]:
         return a, b
     common = {_common_name(function) for function in a} & {_common_name(function) for function in b}
@@ -251,7 +264,7 @@ def _vendors(functions: Collection[str]) -> list[str]:
 
 
 def _common_name(function: str) -> str:
-    """Return the name of a call of the runtime without its vendor and the version of its interface.
+    """Return the name of a call of the runtime with both vendors in place of its own, and without its version.
 
     >>> _common_name("cudaLaunchKernel_v7000"), _common_name("hipLaunchKernel"), _common_name("cuLaunchKernel")
     ('cuda/hipLaunchKernel', 'cuda/hipLaunchKernel', 'cuLaunchKernel')
@@ -260,7 +273,7 @@ def _common_name(function: str) -> str:
 
 
 def _renamed(totals: Totals, common: Collection[str]) -> Totals:
-    """Give functions whose common name is in `common` that name; versions of a function are added up."""
+    """Rename each function whose common name is in `common` to it, and add up functions that get the same name."""
     renamed: dict[str, Total] = {}
     for function, total in totals.items():
         shared = _common_name(function)

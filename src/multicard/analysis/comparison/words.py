@@ -22,7 +22,7 @@ from multicard.core.text import counted, first_of
 from multicard.core.units import percent, show
 from multicard.stats.interval import Interval
 
-LONGEST = 20  # names in a line
+LONGEST = 20  # most names that a line lists
 APART = (
     "the sides ran in different sessions (another hour or node), and sessions may differ by more than repeats do: "
     "measure both on one machine within the hour, or one of them again in a second session, which shows by how much"
@@ -40,7 +40,7 @@ class SideNames(NamedTuple):
 
 
 def change_words(change: Change) -> str:
-    """Return by how much a measure changed, with its interval and the repeats behind it.
+    """Return by how much a measure changed, with its interval and the repeats behind it; without a ratio the reason.
 
     >>> from multicard.analysis.comparison.changes import judge
     >>> from multicard.analysis.comparison.pairs import Pair
@@ -70,7 +70,11 @@ def _share_words(share: float, measure: ComparedMeasure) -> str:
 
 
 def _bounds_words(interval: Interval, low: float, high: float, measure: ComparedMeasure) -> str:
-    """Return the bounds of a change by rising size; with their directions, if these are not both that of the value."""
+    """Return the bounds of a change in words, such as "7.6% to 12.4%".
+
+    If both bounds have the direction of the value, no direction is stated, and the bound nearer to 0 comes first. Else
+    each bound is stated with its direction, the lower one first, such as "1.0% faster to 3.0% slower".
+    """
     spans_zero = low < 0 < high
     value_differs = interval.value * high < 0
     if spans_zero or value_differs:
@@ -87,7 +91,10 @@ def _size(share: float) -> str:
 
 
 def summary_lines(comparison: Comparison) -> Iterator[str]:
-    """Yield for each measure how many changes have which verdict."""
+    """Yield a line for each measure: how many of its changes have which verdict.
+
+    Without a tolerance, measures for which no difference is shown share the last line.
+    """
     if not comparison.changes:
         yield "cannot tell: no configuration completed in both"
         return
@@ -106,7 +113,7 @@ def summary_lines(comparison: Comparison) -> Iterator[str]:
 
 
 def _verdict_counts(verdicts: Sequence[ChangeVerdict], comparison: Comparison) -> str:
-    """Return how many of a measure's changes have which verdict."""
+    """Return in words how many of the changes of one measure have which verdict."""
     configurations = counted(len(verdicts), "configuration")
     unjudged = verdicts.count(CANNOT_TELL)
     if unjudged == len(verdicts):
@@ -121,7 +128,7 @@ def _verdict_counts(verdicts: Sequence[ChangeVerdict], comparison: Comparison) -
 
 
 def _verdict_words(comparison: Comparison) -> dict[ChangeVerdict, str]:
-    """Return the words for a number of changes with a verdict, in the order in which they are listed."""
+    """Return the words that follow a number of changes with a verdict, in the order in which they are listed."""
     regressions = "regression" if len(comparison.with_verdict(REGRESSION)) == 1 else "regressions"
     return {
         REGRESSION: "worse" if comparison.tolerance is None else regressions,
@@ -132,7 +139,7 @@ def _verdict_words(comparison: Comparison) -> dict[ChangeVerdict, str]:
 
 
 def _is_always_counted(verdict: ChangeVerdict, comparison: Comparison) -> bool:
-    """Return whether a verdict is listed even if no change has it: regressions are, where there is a tolerance."""
+    """Return whether a verdict is listed even if no change has it: regressions are if there is a tolerance."""
     return verdict == REGRESSION and comparison.tolerance is not None
 
 
@@ -140,9 +147,11 @@ def _is_always_counted(verdict: ChangeVerdict, comparison: Comparison) -> bool:
 
 
 def change_lines(comparison: Comparison, verbose: bool) -> Iterator[str]:
-    """Yield the changes that have a verdict, or need one: the configuration, the values, and how much they differ.
+    """Yield a line for each listed change: the configuration, the values, and how much they differ.
 
-    Unless `verbose`, those are left out that a line below explains for all of them.
+    Regressions and improvements are listed. With a tolerance, changes that are undecided or cannot be judged are, too.
+    `verbose` lists all changes. Otherwise changes for which one line explains why they cannot be judged have no line of
+    their own.
     """
     hidden = [] if verbose else _explained_for_all(comparison)
     for verdict in _listed_verdicts(comparison, verbose):
@@ -163,9 +172,10 @@ def _listed_verdicts(comparison: Comparison, verbose: bool) -> list[ChangeVerdic
 
 
 def _explained_for_all(comparison: Comparison) -> list[Change]:
-    """Return the changes that cannot be told since the sessions or the hardware of both sides differ.
+    """Return the changes that cannot be judged because the sessions or the hardware of both sides differ.
 
-    A change whose interval is beyond the tolerance as a whole is a finding that a further session may confirm.
+    A change whose whole interval is worse than the tolerance is not among them: it is a finding that a further session
+    may confirm, so it keeps its line.
     """
     tolerance = comparison.tolerance or 0.0
     of_sessions = [change for change in comparison.in_one_session if not _is_beyond(change, tolerance)]
@@ -192,7 +202,7 @@ def _change_line(change: Change, comparison: Comparison) -> str:
 
 
 def remark_lines(comparison: Comparison, names: SideNames, verbose: bool) -> Iterator[str]:
-    """Yield what may explain the changes, or make them doubtful: sessions, the environment, missing runs, doubts."""
+    """Yield what may explain the changes or cast doubt on them: sessions, environments, missing runs, notices."""
     if comparison.apart:
         yield f"caveat: {APART}"
     for difference in (*comparison.hardware, *comparison.environment):
@@ -237,7 +247,7 @@ def _sides_by_name(names: SideNames) -> dict[str, str]:
 
 
 def problem_lines(comparison: Comparison) -> list[str]:
-    """Return what keeps the comparison from an answer, a line each; none where nothing does."""
+    """Return what keeps the comparison from an answer, a line each; empty if nothing does."""
     if comparison.hardware:
         facts = "; ".join(f"{difference.fact}: {difference.a} and {difference.b}" for difference in comparison.hardware)
         return [f"cannot tell: measured on different hardware ({facts}): measure both on one machine"]
