@@ -1,4 +1,4 @@
-"""Bottlenecks of a configuration: the parts of its step, computing included, and memory, each with its evidence."""
+"""Bottlenecks of a configuration: parts of its step (computing included), padding and memory, with evidence."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,18 +13,19 @@ from multicard.core.text import counted
 from multicard.core.units import BYTES, SECONDS, percent, with_unit
 from multicard.results.configuration import Configuration, MeasuredRun
 
-# What a bottleneck may be: a part of the step, or one of the bottlenecks that are no part of it.
+# Names of bottlenecks: the parts of the step, and two that are not parts of it.
 NAMES = (*StepPart, "padding", "memory")
-# Bottlenecks of which nothing shows what can be gained.
+# Bottlenecks for which there is no estimate of what can be gained.
 NO_GAIN = (*COMPUTING, StepPart.GRAPHS, StepPart.OTHER, "memory")
 
-# Share of a step from which on something is a bottleneck.
+# A part is a bottleneck if it takes at least this share of the step, padding if it is at least this share of tokens.
 LEAST = 0.05
-# Share of a step from which on the largest other cost is named.
+# The second largest part is named if it takes at least this share of the step. Pageable memory is named if it is the
+# source of at least this share of the copied bytes.
 WORTH_A_WORD = 0.01
-# Share of a GPU's memory from which on memory is a bottleneck.
+# Memory is a bottleneck if at least this share of a GPU's memory is used.
 FULL = 0.9
-# Share of a step above which what would remain is too uncertain for a bound.
+# A part that takes more than this share of the step has no estimated gain: what would remain is too uncertain.
 NEARLY_ALL = 0.9
 
 
@@ -34,20 +35,22 @@ class Bottleneck:
 
     # One of `NAMES`.
     name: str
-    # Share of the step, for padding of the tokens, for memory of the GPU's memory. Mean over repeats.
+    # For a part of the step its share of the step, for padding the share of tokens: means over repeats. For memory the
+    # largest share of a GPU's memory that was used in any repeat; 1 if a run ran out of memory.
     share: float
-    # The numbers in words, with the file that they are from.
+    # The numbers in words, with the file or table that they are from.
     evidence: str
-    # Share of the bytes copied to GPUs that came from pageable memory; None where that is not known.
+    # Share of the bytes copied to GPUs that came from pageable memory; None if that is not known.
     pageable: float | None = None
 
     @property
     def gain(self) -> float | None:
-        """About how many times as fast, if this part took no time and nothing else changed (Amdahl, AFIPS 1967).
+        """About how many times as fast the job would be if this part took no time and nothing else changed.
 
-        The gain is 1 / (1 - share). None where that would mean nothing: computing cannot vanish, and with a share near
-        1 the remainder is too uncertain. For padding, time is assumed to be proportional to the number of tokens. More
-        is possible where ranks wait in turn within a step, or where a loader and computing share the CPUs.
+        It is 1 / (1 - share) (Gene Amdahl, AFIPS 1967). None for names in `NO_GAIN`, such as computing, which cannot
+        vanish, and for a share above `NEARLY_ALL`. For padding, time is assumed to be proportional to the number of
+        tokens. The gain may be larger if ranks wait for each other in turn within a step, or if a loader takes CPUs
+        away from computing.
 
         >>> Bottleneck("data loading", 0.5, "").gain
         2.0
@@ -59,10 +62,11 @@ class Bottleneck:
 
 @dataclass(frozen=True)
 class BottleneckReport:
-    """Bottlenecks of a configuration, the largest share first.
+    """Bottlenecks of a configuration, and the breakdown of its step.
 
-    `parts` has the shares of all parts of its step, means over repeats: the breakdown. It is empty where nothing was
-    recorded. Shares are of the `whole`: the step, or the capture where a trace alone shows the parts, and no steps.
+    `bottlenecks` are sorted by falling share, except memory: it is first if no run completed, else last. `parts` has
+    the share of each part of the step, mean over repeats. It is empty if nothing was recorded. `whole` is the word for
+    what shares are of: `step`, or `capture` if the parts are known only from a trace that shows no steps.
     """
 
     configuration: Configuration
@@ -77,7 +81,8 @@ class BottleneckReport:
 
 
 NOT_SEEN = "in none of the phases seen"
-# What each part is, to follow its share of the step: by a trace of GPUs, and without one.
+# Explanations of each part, which follow its share in texts: if a trace of GPUs shows the part, and if phases of the
+# step do.
 WITH_TRACE: Mapping[StepPart, str] = {
     StepPart.COMPUTE: "the GPU computes",
     StepPart.COMMUNICATION: "the GPU communicates without computing",
@@ -108,7 +113,11 @@ WITHOUT_TRACE: Mapping[StepPart, str] = {
 
 @dataclass(frozen=True)
 class _Evidence:
-    """The facts by which the parts of a configuration's step are put into words."""
+    """The facts that are needed to put the parts of a configuration's step into words.
+
+    `is_traced`: True if a trace shows how GPUs spend their time. `BottleneckReport` explains `whole`, and `Bottleneck`
+    explains `pageable`.
+    """
 
     configuration: Configuration
     whole: str
@@ -116,7 +125,7 @@ class _Evidence:
     pageable: float | None
 
     def words(self, part: StepPart, share: float) -> str:
-        """Return a part in numbers, with the file that they are from."""
+        """Return the share and time of a part with its explanation, and the file or table that they are from."""
         if self.is_traced and part in WITH_TRACE:
             explanation, file = WITH_TRACE[part], "timeline"
         else:
@@ -136,7 +145,7 @@ class _Evidence:
 
 
 def report_of(configuration: Configuration, traces: Mapping[str, Mapping[str, Any]]) -> BottleneckReport:
-    """Return the bottlenecks of a configuration; `traces`: by run, its row of `trace_shares`, if it has one."""
+    """Return the bottlenecks of a configuration. `traces`: rows of `trace_shares` by run id; a run may have none."""
     traced = [traces.get(run.run, {}) for run in configuration.completed]
     has_no_steps = {row.get("scope") for row in traced} == {"capture"}
     whole = "capture" if has_no_steps and not configuration.values("iteration_time_s") else "step"
@@ -152,13 +161,14 @@ def report_of(configuration: Configuration, traces: Mapping[str, Mapping[str, An
     bottlenecks.sort(key=lambda bottleneck: bottleneck.share, reverse=True)
     memory = _memory(configuration)
     if memory is not None:
-        # What does not fit at all comes before what takes time, memory that is nearly full after it.
+        # If no run completed, the job does not fit into memory, which comes before all that takes time. Otherwise it
+        # fits, and memory comes last.
         bottlenecks.insert(len(bottlenecks) if configuration.completed else 0, memory)
     return BottleneckReport(configuration, bottlenecks, parts, whole)
 
 
 def summary(report: BottleneckReport) -> str:
-    """Return where the step goes, in a line; empty where nothing was recorded."""
+    """Return in a line where the step goes: its largest part, and the second one; empty if nothing was recorded."""
     largest = report.largest
     if largest is None:
         return ""
@@ -181,16 +191,17 @@ def summary(report: BottleneckReport) -> str:
 
 
 def peak_memory(configuration: Configuration) -> float | None:
-    """Return the highest known use of a device's memory in bytes, over all repeats; None where none was recorded.
+    """Return the highest known use of a device's memory in bytes, over all repeats; None if none was recorded.
 
-    Uses are by everything on the device, by PyTorch, and by tensors; some runs have only the last ones.
+    A run may have recorded the memory that all programs use, what PyTorch reserved, and what its tensors took. The
+    highest of these counts. Some runs have recorded the last one alone.
     """
     names = ("device_memory_used_bytes", "peak_reserved_bytes", "peak_memory_bytes")
     return max((value for name in names for value in configuration.values(name)), default=None)
 
 
 def _mean_parts(configuration: Configuration) -> dict[StepPart, float]:
-    """Return the mean share of each part over the repeats whose parts are known; a part that one lacks counts as 0."""
+    """Return the mean share of each part over the repeats with known parts. A part that one lacks counts as 0."""
     parts_of_runs = [parts_of(run.values) for run in configuration.completed]
     recorded = [parts for parts in parts_of_runs if parts]
     all_parts = dict.fromkeys(part for parts in recorded for part in parts)
@@ -198,13 +209,13 @@ def _mean_parts(configuration: Configuration) -> dict[StepPart, float]:
 
 
 def _mean_share(traced: Sequence[Mapping[str, Any]], name: str) -> float | None:
-    """Return the mean over the traces that show a share; None where none does."""
+    """Return the mean of a share over the traces that show it; None if none does."""
     shares = [row[name] for row in traced if name in row and not pd.isna(row[name])]
     return mean(shares) if shares else None
 
 
 def _seconds(configuration: Configuration, share: float) -> str:
-    """Return a share of the step as a time; empty where the time of a step is not known."""
+    """Return a share of the step as a time in words; empty if the time of a step is not known."""
     step_s = configuration.mean("iteration_time_s")
     return with_unit(share * step_s, SECONDS) if step_s else ""
 
@@ -222,7 +233,7 @@ def _padding(configuration: Configuration) -> list[Bottleneck]:
 
 
 def _memory(configuration: Configuration) -> Bottleneck | None:
-    """Return memory as a bottleneck: a run ran out of it, or it is nearly full; else None."""
+    """Return memory as a bottleneck if a run ran out of it, or if a GPU's memory is nearly full (`FULL`); else None."""
     lost = sum(run.values.get("outcome") == "out_of_memory" for run in configuration.runs)
     if lost:
         runs = counted(len(configuration.runs), "run")

@@ -1,4 +1,4 @@
-"""What took longest in a capture, in lines: kernels, collectives, copies and calls of the host."""
+"""The kernels, collectives, copies and calls of the host that took longest in a capture, in words."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -10,9 +10,9 @@ from multicard.core.text import listed, plural
 from multicard.core.units import BYTES, SECONDS, percent, with_unit
 from multicard.trace.api_names import api_name
 
-# How many kernels are listed.
+# Most kernels that are listed.
 MOST_KERNELS = 5
-# How many of anything else are listed in a line.
+# Most collectives, copies, calls or GPUs that a line lists.
 FEW = 3
 
 Rows = Sequence[dict[str, Any]]
@@ -21,10 +21,10 @@ Tables = Mapping[str, Rows]
 
 
 class KernelRow(NamedTuple):
-    """A kernel in words: means over the GPUs that ran it."""
+    """A kernel in words. `seconds` and `calls` are means over the GPUs that ran it."""
 
     seconds: str
-    # Share of the time in kernels; empty where that time is 0.
+    # Share of the time of all kernels on all GPUs; empty if that time is 0.
     share: str
     calls: str
     kernel_class: str
@@ -32,7 +32,7 @@ class KernelRow(NamedTuple):
 
 
 class _Sum(NamedTuple):
-    """The rows of a table that have the same key, summed up over GPUs and processes."""
+    """The sums of all rows of a table that have the same key, whatever GPU or process they are of."""
 
     # Values of the columns by which rows are summed.
     key: tuple[Any, ...]
@@ -40,24 +40,25 @@ class _Sum(NamedTuple):
     calls: int
     # 0 for tables without bytes.
     bytes: int
-    # GPUs that have any of these rows; processes for calls of the host. At least 1.
+    # How many GPUs have any of these rows; for calls of the host, how many processes. At least 1.
     places: int
-    # Numbers of these GPUs; GPUs of several processes may have the same number. Empty for calls of the host.
+    # Distinct numbers of these GPUs. There may be fewer numbers than GPUs, because processes may call different GPUs by
+    # the same number. Empty for calls of the host.
     devices: list[int]
 
     @property
     def seconds_words(self) -> str:
-        """The time of one GPU or process, mean over those that have any."""
+        """The mean time of a GPU or process, in words."""
         return with_unit(self.total_s / self.places, SECONDS)
 
     def in_calls(self, name: object) -> str:
-        """Return the name with the time and number of calls of one GPU or process, means over those that have any."""
+        """Return the name with the mean time and the mean number of calls of a GPU or process."""
         calls = self.calls / self.places
         return f"{name} {self.seconds_words} in {calls:,.0f} {plural(round(calls), 'call')}"
 
 
 def kernel_rows(tables: Tables, gpus: int) -> list[KernelRow]:
-    """Return the longest kernels of a GPU; `gpus`: how many GPUs are at work."""
+    """Return the kernels with the most time, the longest first; `gpus`: how many GPUs are at work."""
     kernels = _sums(tables.get("kernels", []), ["class", "kernel"])
     total_s = sum(kernel.total_s for kernel in kernels)
     rows = []
@@ -76,7 +77,10 @@ def kernel_rows(tables: Tables, gpus: int) -> list[KernelRow]:
 
 
 def collectives_line(tables: Tables, gpus: int, over: str) -> list[str]:
-    """Return a line on the longest collectives, if there are any; `over`: the steps or time of the sums, in words."""
+    """Return a line on the longest collectives; none if there are no collectives.
+
+    `over`: the steps or the time that the rows sum up, such as " in 5 steps". `gpus`: how many GPUs are at work.
+    """
     words = []
     for collective in _sums(tables.get("collectives", []), ["collective"])[:FEW]:
         [recorded_name] = collective.key
@@ -86,7 +90,7 @@ def collectives_line(tables: Tables, gpus: int, over: str) -> list[str]:
 
 
 def copies_line(tables: Tables, gpus: int, over: str) -> list[str]:
-    """Return a line on the longest copies, and migrations of managed memory, if there are any."""
+    """Return a line on the longest copies and migrations of managed memory; none if no bytes were moved."""
     operations = _sums(tables.get("memory_operations", []), ["operation", "host_memory"])
     copies = [operation for operation in operations if operation.bytes > 0]
     words = [f"{_copy_words(copy)}{_which_gpus(copy, gpus)}" for copy in copies[:FEW]]
@@ -94,20 +98,20 @@ def copies_line(tables: Tables, gpus: int, over: str) -> list[str]:
 
 
 def calls_line(tables: Tables, over: str) -> list[str]:
-    """Return a line on the calls of the CUDA or HIP API in which a process spent most time, if there are any."""
+    """Return a line on the functions of the CUDA or HIP API with the most time; none if there are no calls."""
     calls = [row for row in tables.get("cuda_api", []) if row["api"] != "backtrace"]
     if not calls:
         return []
     processes = len({(row["report"], row["process"]) for row in calls})
     words = []
     for function in _sums(calls, ["function"])[:FEW]:
-        # The mean is over all processes, as a function that only some of them call need not be long for the others.
+        # The mean is over all processes, also over those that do not call the function.
         words.append(function._replace(places=processes).in_calls(*function.key))
     return [f"{api_name(row['function'] for row in calls)} calls of a process{over}: {', '.join(words)}"]
 
 
 def _copy_words(copy: _Sum) -> str:
-    """Return size, time and rate of the copies of a GPU in one direction, from or to one kind of host memory."""
+    """Return in words how much a GPU copies in one direction, to or from one kind of host memory, and how fast."""
     operation, host_memory = copy.key
     name = operation.replace("_", " ")
     if name.startswith("unified "):
@@ -120,7 +124,7 @@ def _copy_words(copy: _Sum) -> str:
 
 
 def _sums(rows: Rows, by: list[str]) -> list[_Sum]:
-    """Return the sums of rows that have the same values in the columns `by`, the longest time first."""
+    """Return the sums of the rows that have the same values in the columns `by`, those with the most time first."""
     if not rows:
         return []
     table = pd.DataFrame(rows)
@@ -138,11 +142,11 @@ def _sums(rows: Rows, by: list[str]) -> list[_Sum]:
 
 
 def _which_gpus(of_key: _Sum, gpus: int) -> str:
-    """Return the GPUs that have any of some rows in words; empty where all of `gpus` have."""
+    """Return in words which GPUs have rows of a sum; empty if all GPUs at work (`gpus`) have."""
     if of_key.places >= gpus:
         return ""
     devices = of_key.devices
-    # Where these differ, several ranks call their own GPU by the same number.
+    # If there are fewer numbers than GPUs, several ranks call different GPUs by the same number, so none is named.
     if len(devices) == of_key.places <= FEW:
         return f" (only on {plural(len(devices), 'GPU')} {listed([str(device) for device in devices])})"
     return f" (on {of_key.places} of {gpus} GPUs)"

@@ -1,7 +1,8 @@
 """Ranks that the others wait for in collectives, by rows of the activity table `stragglers`.
 
-A row is about one rank and one collective: in how many `calls` the rank took part, how often it was the last to join,
-the seconds that it waited inside for the last one, and those after all had joined (`together_s`).
+A row is about one rank and one kind of collective, such as all_reduce. `calls` is the number of calls in which the rank
+took part, `times_last` how often it was the last rank to join. `waited_s` are the seconds that it waited inside the
+calls for the last rank to join, `together_s` the seconds after all ranks had joined.
 """
 
 from collections import defaultdict
@@ -14,14 +15,14 @@ from multicard.core.units import SECONDS, with_unit
 
 Row = Mapping[str, Any]
 
-# A rank stands out if it is last in more than this share of the collectives of its group, …
+# A rank stands out only if it is the last to join in more than this share of the collectives of its group.
 LAST = 0.5
-# … and another rank waits for at least this share of the time that the capture or its steps span.
+# It stands out only if another rank also waits for at least this share of the time of the capture, or of its steps.
 WAITED = 0.01
 
 
 class Rank(NamedTuple):
-    """A rank of a capture; the device is None for collectives of the host."""
+    """A rank of a capture: its report, process and device. The device is None for collectives on the host."""
 
     report: str
     process: int
@@ -29,7 +30,7 @@ class Rank(NamedTuple):
 
 
 class _Member(NamedTuple):
-    """A rank in one group of ranks that reduce among themselves, with the sums of its rows."""
+    """A rank with the sums of its rows in one group. A group is a set of ranks that reduce among themselves."""
 
     name: str
     calls: int
@@ -40,7 +41,10 @@ class _Member(NamedTuple):
 
 
 class _LateRank(NamedTuple):
-    """A rank that stands out in its group. The largest of several is the one that another rank waits for longest."""
+    """A rank that stands out in its group.
+
+    Such ranks are compared by the longest wait first, so the maximum is the one for which another rank waits longest.
+    """
 
     longest_wait_s: float
     name: str
@@ -48,9 +52,9 @@ class _LateRank(NamedTuple):
 
 
 def waiting_inside(rows: Iterable[Row]) -> dict[Rank, float]:
-    """Return how many seconds each rank waited inside collectives for the last one to join, in all of them.
+    """Return how many seconds each rank waited in total, inside collectives, for the last rank to join.
 
-    Where collectives of two groups ran at the same time, the seconds of both count.
+    If a rank waited in collectives of two groups at the same time, this time counts twice.
     """
     waited: dict[Rank, float] = defaultdict(float)
     for row in rows:
@@ -61,12 +65,13 @@ def waiting_inside(rows: Iterable[Row]) -> dict[Rank, float]:
 def late_rank(rows: Sequence[Row], span_s: float | None, steps: int | None = None) -> str | None:
     """Return a sentence on the rank that others wait for; None if no rank stands out.
 
-    That is a rank which is the last to join in more than half of the collectives of its group (`LAST`), while at least
-    one other rank of the group waits for 1 % of the time or more (`WAITED`). Of several groups the sentence is about
-    the one with the longest wait, with the number of ranks that stand out in others.
+    A rank stands out if it is the last to join in more than half of the collectives of its group (`LAST`), while at
+    least one other rank of the group waits for 1% of `span_s` or more (`WAITED`). If ranks of several groups stand out,
+    the sentence is about the group with the longest wait, and then says how many other ranks stand out.
 
-    `span_s`: seconds that the capture, or its steps, take; None if that is not known: then what counts is the time that
-    a rank spends in collectives. Waiting is given per step if the number of `steps` is known, else in all.
+    `span_s`: seconds that the capture, or its steps, take. If that is not known (None), the wait is compared with the
+    time that the waiting rank spends in collectives. `steps`: number of steps in that time, by which waits are divided;
+    None to state the waits in all.
 
     >>> shared = {"report": "a", "device": 0, "collective": "all_reduce", "group": None, "calls": 119}
     >>> early = shared | {"process": 7, "rank": 0, "times_last": 32, "waited_s": 0.0339, "together_s": 0.01}
@@ -91,7 +96,7 @@ def late_rank(rows: Sequence[Row], span_s: float | None, steps: int | None = Non
 
 
 def _late_in_group(rows: Sequence[Row], span_s: float | None, steps: int | None) -> _LateRank | None:
-    """Return the rank that others of its group wait for; None if no rank stands out. `rows` are of one group."""
+    """Return the rank that the others of a group wait for; None if no rank stands out. `rows`: all of one group."""
     members = [_member(rank, of_rank) for rank, of_rank in grouped(rows, _rank_of).items()]
     late = max(members, key=lambda member: member.times_last)
     waiting = [member for member in members if member is not late]
@@ -112,7 +117,7 @@ def _rank_of(row: Row) -> Rank:
 
 
 def _member(rank: Rank, rows: Sequence[Row]) -> _Member:
-    """Return a rank with the sums of its rows, which are those of one group: one for each collective."""
+    """Return a rank with the sums of its rows in one group. There is a row for each kind of collective."""
     return _Member(
         name=_name(rank, rows[0]["rank"]),
         calls=sum(row["calls"] for row in rows),
@@ -123,7 +128,7 @@ def _member(rank: Rank, rows: Sequence[Row]) -> _Member:
 
 
 def _name(rank: Rank, number: int | None) -> str:
-    """Return the name of a rank: its number, or where that is not known its process and device."""
+    """Return the name of a rank: its number, or if that is not known its process with its GPU or report."""
     if number is not None:
         return f"rank {number}"
     where = f"of {rank.report}" if rank.device is None else f"on GPU {rank.device}"
@@ -131,7 +136,7 @@ def _name(rank: Rank, number: int | None) -> str:
 
 
 def _sentence(late: _Member, waiting: Sequence[_Member], steps: int | None) -> str:
-    """Return a sentence on a late rank and how long the others of its group wait, per step if `steps` is known."""
+    """Return a sentence on a late rank and how long others wait for it: per step if `steps` is known, else in all."""
     per = "per step" if steps else "in all"
     waits_s = sorted(member.waited_s / (steps or 1) for member in waiting)
     shortest, longest = with_unit(waits_s[0], SECONDS), with_unit(waits_s[-1], SECONDS)

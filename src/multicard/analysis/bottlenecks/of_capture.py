@@ -1,4 +1,4 @@
-"""Where the time of a single capture goes, in words: what `multicard analyze` answers with."""
+"""Where the time of a single capture goes, in words: the answer of `multicard analyze`."""
 
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -24,12 +24,12 @@ from multicard.trace import idle
 from multicard.trace.api_calls import KERNEL_LAUNCH
 from multicard.trace.tables import STEP, ActivityTables
 
-# Share of the time below which a part is not listed.
+# Parts below this share of the time are not listed.
 SHOWN = 0.001
-# Difference of the shares of GPUs from which on they are shown as a range.
+# If the shares of two GPUs differ by more than this, shares are shown as a range.
 UNEQUAL = 0.01
 
-# The cause of idle time whose function of the host is shown next to a part.
+# Parts of idle time that are shown with a function of the host, and the cause of idle time that the function is of.
 CAUSE_OF_PART: dict[str, str] = {
     StepPart.ALLOCATING: idle.ALLOCATING,
     StepPart.LOADING_CODE: idle.LOADING_CODE,
@@ -43,7 +43,8 @@ CAUSES_OF_LAUNCHES = {
     "in other calls": idle.OTHER_CALLS,
 }
 
-# What `StepPart.OTHER` is called: the launch of the kernel that ended the idle time was not recorded.
+# Name of `StepPart.OTHER` here. It is idle time without a known cause: the launch of the kernel that ended it was not
+# recorded.
 UNKNOWN = "idle for an unknown reason"
 INSIDE_GRAPHS = (
     "What runs inside CUDA graphs was not recorded, and may be anything: nsys profile --cuda-graph-trace=node shows it"
@@ -51,12 +52,12 @@ INSIDE_GRAPHS = (
 
 
 class PartRow(NamedTuple):
-    """A part of the step, or of launch overhead, as words: means over GPUs; a range of shares where GPUs differ."""
+    """A part of the step, or of launch overhead, in words: means over GPUs, or a range of shares if GPUs differ."""
 
     name: str
     seconds: str
     share: str
-    # The host's function during which the GPU is idle; empty where none is known.
+    # The function of the host during which the GPU is idle; empty if none is known.
     function: str
 
 
@@ -65,23 +66,23 @@ class Answer:
     """Where the time of a capture goes. Made by `answer`, printed by `multicard analyze`."""
 
     sentence: str
-    # False where the capture does not show where the time goes.
+    # False if the capture does not show where the time goes.
     is_known: bool = True
-    # What is missing from the capture, in lines. They come first.
+    # Lines on what is missing from the capture. They are printed first.
     warnings: list[str] = field(default_factory=list)
-    # Parts of the step, or of the time from the first to the last activity of GPUs, the largest first, without those
-    # below `SHOWN`. Parts of launch overhead follow it, with indented names.
+    # Parts of the step, or without steps of the time from the first to the last activity of GPUs. The largest comes
+    # first, those below `SHOWN` are left out. Launch overhead is followed by its own parts, with indented names.
     parts: list[PartRow] = field(default_factory=list)
     # The steps or the time that `kernels` and `lines` sum up, such as " in 5 steps".
     over: str = ""
     # The longest kernels.
     kernels: list[KernelRow] = field(default_factory=list)
-    # What else took long, such as collectives, copies and calls.
+    # Lines on what else took long, such as collectives, copies and calls.
     lines: list[str] = field(default_factory=list)
 
 
 def answer(tables: ActivityTables) -> Answer:
-    """Return where the time of a capture goes, by its tables."""
+    """Return where the time of a capture goes, from its activity tables."""
     timeline = pd.DataFrame(tables.rows.get("timeline", []))
     devices = overall(timeline) if len(timeline) else timeline
     if devices.empty or devices["busy_s"].isna().all():
@@ -118,7 +119,10 @@ def answer(tables: ActivityTables) -> Answer:
 
 
 def _by_gpu(tables: ActivityTables) -> Tables:
-    """Return the rows of the tables of devices, with one process for each GPU, where several processes share it."""
+    """Return the rows of the tables about devices, so that each GPU is under one process.
+
+    If several processes share a GPU, its rows get the process under which the timeline has that GPU.
+    """
     if not tables.shared:
         return tables.rows
     by_gpu = {}
@@ -132,25 +136,28 @@ def _by_gpu(tables: ActivityTables) -> Tables:
 
 
 def _at_work(devices: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of the GPUs that ran a kernel or a graph; of all if none did."""
+    """Return the rows of the GPUs that ran a kernel or a graph; all rows if none did."""
     ran = devices[["compute_s", "communication_s", "graphs_s"]].fillna(0.0).sum(axis=1) > 0
     return devices[ran] if ran.any() else devices
 
 
 def _step_durations(timeline: pd.DataFrame, at_work: pd.DataFrame) -> pd.DataFrame:
-    """Return the mean durations of each GPU at work from one step's start to the next; of a single step, its own."""
+    """Return the durations of each GPU at work from the start of a step to the start of the next, mean over steps.
+
+    If there is a single step, they are those of this step.
+    """
     of_gpus = timeline.merge(at_work[DEVICE], on=DEVICE)
     from_start_to_start = per_period(of_gpus)
     if len(from_start_to_start):
         return from_start_to_start
-    # The timeline has no row of all steps together.
+    # Without a row of all steps together in the timeline, take the means of the rows of single steps.
     steps = of_gpus[of_gpus["scope"] == STEP]
     seconds = [name for name in steps if name.endswith("_s")]
     return steps.groupby(DEVICE, sort=False, dropna=False)[seconds].mean().reset_index()
 
 
 def _part_shares(spans: pd.DataFrame) -> pd.DataFrame:
-    """Return the shares of the parts in the span of each GPU, a column per part."""
+    """Return the share of each part in the span of each GPU: a row per GPU, a column per part."""
     shares = device_time(spans).div(spans["span_s"], axis=0)
     return pd.DataFrame({part: shares[list(names)].sum(axis=1) for part, names in TRACED_PARTS.items()})
 
@@ -158,28 +165,29 @@ def _part_shares(spans: pd.DataFrame) -> pd.DataFrame:
 def _with_waiting_for_ranks(
     parts: pd.DataFrame, spans: pd.DataFrame, devices: pd.DataFrame, tables: ActivityTables
 ) -> pd.DataFrame:
-    """Return the parts with what GPUs waited for other ranks inside collectives as a part of its own.
+    """Return the parts with a further one: the time that GPUs waited inside collectives for other ranks.
 
-    This time is split from communication because it would vanish if the other ranks arrived in time.
+    It is split off from exposed communication, because it would vanish if the other ranks arrived in time. `spans`: the
+    time of a step of each GPU, whose shares `parts` has. `devices`: the whole time of each GPU, in which it waited.
     """
     waited_s = waiting_inside(tables.rows.get("stragglers", []))
     span_s = dict(zip(_ranks(devices), devices["span_s"], strict=True))
     shares = [waited_s.get(rank, 0.0) / span_s[rank] for rank in _ranks(spans)]
-    # No more than the communication that is not hidden behind computation.
+    # Waiting may be hidden behind computation. So it counts at most as much as the exposed communication.
     waiting = np.minimum(parts[StepPart.COMMUNICATION].to_numpy(), shares)
     transfer = parts[StepPart.COMMUNICATION] - waiting
     return parts.assign(**{StepPart.COMMUNICATION: transfer, StepPart.RANKS: waiting})
 
 
 def _ranks(rows: pd.DataFrame) -> list[Rank]:
-    """Return the rank of each row, with the device None where the trace does not show it."""
-    # Not a number equals nothing, so it would find no entry of a dictionary.
+    """Return the rank of each row. Its device is None if the trace does not show it."""
+    # An empty device is NaN, which is not equal to itself, so as a key of a dictionary it would never be found.
     columns = rows[DEVICE].astype(object)
     return [Rank(*values) for values in columns.where(columns.notna(), None).itertuples(index=False)]
 
 
 def _functions(devices: pd.DataFrame) -> dict[str, str]:
-    """Return for each cause of idle time the host's function of the GPU that is idle most for it."""
+    """Return a function of the host for each cause of idle time: that of the GPU with the most such idle time."""
     functions = {}
     for cause in idle.NAMED:
         column = f"{cause}_call"
@@ -192,10 +200,10 @@ def _functions(devices: pd.DataFrame) -> dict[str, str]:
 def _sentence(
     parts: pd.DataFrame, functions: dict[str, str], span_s: float, time: StepTime | None, devices: int
 ) -> str:
-    """Return the answer: how many GPUs, how long a step, and its two largest parts.
+    """Return the answer in words: how many GPUs there are, how long a step takes, and its two largest parts.
 
-    `span_s`: seconds of a step, or of the capture. `time` is None where no steps were found. `devices`: how many GPUs
-    are in the capture; `parts` has those that ran a kernel.
+    `span_s`: seconds of a step, or of the capture. `time`: None if no steps were found. `devices`: how many GPUs are in
+    the capture. `parts` has a row for each GPU that ran a kernel.
     """
     gpus = counted(len(parts), "GPU")
     if time:
@@ -217,7 +225,7 @@ def _sentence(
 
 
 def _spread(time: StepTime) -> str:
-    """Return how unequal steps are, in words; empty where the mean stands for all of them."""
+    """Return in words how unequal steps are; empty if their median is close to their mean."""
     if not time.is_skewed:
         return ""
     low, high = (with_unit(quartile, SECONDS) for quartile in time.quartiles_s)
@@ -231,7 +239,7 @@ def _in_call(part: object, functions: dict[str, str]) -> str:
 
 
 def _part_rows(parts: pd.DataFrame, spans: pd.DataFrame, functions: dict[str, str], span_s: float) -> list[PartRow]:
-    """Return each part that is worth a line, the largest first."""
+    """Return a row for each part of at least `SHOWN`, the largest first."""
     rows = []
     for part, mean in parts.mean().sort_values(ascending=False, kind="stable").items():
         if mean >= SHOWN:
@@ -244,7 +252,7 @@ def _part_rows(parts: pd.DataFrame, spans: pd.DataFrame, functions: dict[str, st
 
 
 def _launch_rows(spans: pd.DataFrame, functions: dict[str, str], span_s: float) -> list[PartRow]:
-    """Return the parts of launch overhead that are worth a line, by cause."""
+    """Return a row for each part of launch overhead of at least `SHOWN`: its causes."""
     rows = []
     for name, cause in CAUSES_OF_LAUNCHES.items():
         shares = (spans[f"{cause}_s"].astype(float) / spans["span_s"]).fillna(0.0)
@@ -256,7 +264,7 @@ def _launch_rows(spans: pd.DataFrame, functions: dict[str, str], span_s: float) 
 
 
 def _range(shares: "pd.Series[float]") -> str:
-    """Return the shares of GPUs in words: their mean, or their range where they differ."""
+    """Return the shares of GPUs in words: their mean, or their range if they differ by more than `UNEQUAL`."""
     least = max(shares.min(), 0.0)
     most = shares.max()
     if most - least > UNEQUAL:
@@ -265,7 +273,7 @@ def _range(shares: "pd.Series[float]") -> str:
 
 
 def _idle_gpus(tables: ActivityTables, devices: int) -> list[str]:
-    """Return a line on GPUs of the machine that ran nothing, where the trace has their number."""
+    """Return a line on GPUs of the machine that ran nothing; none if there are none, or if that is not known."""
     if tables.gpu_count is None or tables.gpu_count <= devices:
         return []
     return [f"{tables.gpu_count - devices} of the machine's {tables.gpu_count} GPUs ran nothing"]
@@ -284,7 +292,7 @@ def _steps_of_ranks(phases: pd.DataFrame) -> str:
 
 
 def _without_gpus(tables: ActivityTables) -> Answer:
-    """Return what a capture without activity of GPUs shows: the phases of its steps, and why there is no more."""
+    """Return the answer for a capture without activity of GPUs: the phases of its steps, and why it shows no more."""
     launches = _launched_kernels(tables)
     recorded = "no kernels of a GPU were recorded"
     if launches:
@@ -301,7 +309,7 @@ def _without_gpus(tables: ActivityTables) -> Answer:
     late = late_rank(tables.rows.get("stragglers", []), span_s=None, steps=steps or None)
     if late:
         sentence += f"; {late}"
-    # Where kernels ran on a GPU, the steps of the host do not show where its time goes.
+    # If kernels were launched, GPUs did the work, and the steps of the host do not show where their time goes.
     if launches:
         return Answer(f"cannot tell: {sentence}{reason}", is_known=False, lines=calls)
     return Answer(sentence, lines=calls)
@@ -316,7 +324,7 @@ def _launched_kernels(tables: ActivityTables) -> int:
 
 
 def _phases_words(phases: pd.DataFrame) -> str:
-    """Return the steps with their mean time, if there are any, then the mean time of each other phase."""
+    """Return in words the number of steps with their mean time, if there are any, and the mean time of each phase."""
     mean_s = phases.groupby("phase", sort=False)["duration_s"].mean().sort_values(ascending=False)
     steps = f"{_steps_of_ranks(phases)} of {with_unit(mean_s[STEP], SECONDS)}" if STEP in mean_s else "ranges"
     in_steps = [f"{name} {with_unit(seconds, SECONDS)}" for name, seconds in mean_s.items() if name != STEP]

@@ -1,4 +1,4 @@
-"""Options against a bottleneck: those of options.yaml that may help a configuration and were not measured yet."""
+"""Options against a bottleneck: those of options.yaml that may help a configuration and that no run has tried."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,17 +16,17 @@ from multicard.experiment.wording import statement
 from multicard.results.configuration import OBSERVATION, Configuration
 from multicard.stats.pool import ratio_of
 
-# Changes of a parameter to no particular value.
+# Changes of a parameter that state a direction instead of a value.
 HIGHER, LOWER, DIFFERENT = "higher", "lower", "different"
 LEARNS_OTHERWISE = "may change accuracy"
 
-# A machine that has everything: what is impossible on it is impossible anywhere.
+# A machine that has everything. Options that are impossible on it are impossible on any machine.
 EVERYTHING = Machine(cpus=10**6, gpus=10**6, nodes=10**6, compiler=True, dali=True, weights_needed=False)
 
 
 @dataclass(frozen=True)
 class TuningOption:
-    """Parameters of a run to change, each to a value, or to a `higher`, `lower` or `different` one.
+    """Parameters of a run to change together, each to a stated value, or to a `higher`, `lower` or `different` one.
 
     `workload` and `device` restrict it to one workload and one kind of device. Read from options.yaml by `options`.
     """
@@ -48,7 +48,7 @@ class TuningOption:
 
 @dataclass(frozen=True)
 class ProgramOption:
-    """Something to change in a program whose options are its own; options.yaml explains the fields."""
+    """Something to change in a user's program, whose options are not known here. options.yaml explains the fields."""
 
     description: str
     device: Literal["cuda", "cpu"] | None = None
@@ -58,9 +58,10 @@ class ProgramOption:
     pins: bool = False
 
     def applies(self, configuration: Configuration, pageable: float | None) -> bool:
-        """True if it may help a configuration.
+        """True if the option may help a configuration.
 
-        `pageable`: the share of the bytes copied to GPUs that is from pageable memory; None where that is not known.
+        `pageable`: the share of the bytes copied to GPUs that is from pageable memory; None if that is not known. An
+        option that `pins` memory does not apply if that share is known to be below `LEAST`.
         """
         if self.device not in (None, configuration["device"]):
             return False
@@ -73,14 +74,14 @@ class ProgramOption:
 
 
 class Options(NamedTuple):
-    """Options by the name of the bottleneck that they help against."""
+    """Options by the name of the bottleneck that they help against: parameters of runs, and changes of programs."""
 
     parameters: dict[str, list[TuningOption]]
     programs: dict[str, list[ProgramOption]]
 
 
 class _Trial(NamedTuple):
-    """An option in Markdown, with what decides its order: options that neither property holds for come first."""
+    """An option in Markdown, with two properties by which options are sorted: False comes before True."""
 
     # True if another configuration of the job shows what the option gains.
     was_measured_elsewhere: bool
@@ -91,7 +92,7 @@ class _Trial(NamedTuple):
 
 @cache
 def options() -> Options:
-    """Read parameters to change, and what to change in a program."""
+    """Return the options of options.yaml, which is read once."""
     file = yaml.safe_load(Path(__file__).with_name("options.yaml").read_text(encoding="utf-8"))
     parameters = {
         bottleneck: [TuningOption(**fields) for fields in _flat(entries)]
@@ -105,7 +106,7 @@ def options() -> Options:
 
 
 def _flat(entries: Sequence[Any]) -> list[dict[str, Any]]:
-    """Return the options of a list; an entry may be a list itself, which several bottlenecks share."""
+    """Return the options of a list of options and of lists of options, which several bottlenecks share."""
     flat: list[dict[str, Any]] = []
     for entry in entries:
         flat += entry if isinstance(entry, list) else [entry]
@@ -113,10 +114,10 @@ def _flat(entries: Sequence[Any]) -> list[dict[str, Any]]:
 
 
 def untried(configuration: Configuration, bottleneck: Bottleneck, measured: Sequence[Configuration]) -> list[str]:
-    """Return the options in Markdown that may help and that no run has tried here.
+    """Return in Markdown the options that may help and that no run has tried from this configuration.
 
-    Options that were measured in other configurations are last. Before them come those that change what the model
-    learns from a sample. `measured`: all configurations that ran.
+    First come options that were not measured in any other configuration of the job, then those that were. In either
+    group, options that change what the model learns from a sample come last. `measured`: all configurations that ran.
     """
     trials = _parameter_trials(configuration, bottleneck, measured)
     if configuration.workload.is_user_program:
@@ -128,7 +129,7 @@ def untried(configuration: Configuration, bottleneck: Bottleneck, measured: Sequ
 def _parameter_trials(
     configuration: Configuration, bottleneck: Bottleneck, measured: Sequence[Configuration]
 ) -> list[_Trial]:
-    """Return the parameters to change, each in Markdown with what it does, what it may cost, and its gain elsewhere."""
+    """Return the options to change parameters, in Markdown: what each does, may cost, and gained elsewhere."""
     trials = []
     learning = configuration.workload.learning
     for option in options().parameters.get(bottleneck.name, []):
@@ -145,7 +146,7 @@ def _parameter_trials(
 
 
 def _program_trials(configuration: Configuration, bottleneck: Bottleneck) -> list[_Trial]:
-    """Return what to change in the user's program, each in Markdown."""
+    """Return the options to change the user's program, in Markdown."""
     trials = []
     for option in options().programs[bottleneck.name]:
         if option.applies(configuration, bottleneck.pageable):
@@ -155,10 +156,11 @@ def _program_trials(configuration: Configuration, bottleneck: Bottleneck) -> lis
 
 
 def _gain_elsewhere(configuration: Configuration, option: TuningOption, measured: Sequence[Configuration]) -> str:
-    """Return in words what an option gained in the most similar configuration of the job; empty if none shows that.
+    """Return in words what an option gained in the most similar other configuration of the job; empty if none shows it.
 
-    A configuration shows it if it has the same values as this one in place of those of the option, and was measured
-    with and without the option.
+    Other configurations show it if they have the same values as `configuration` of the parameters that the option
+    changes, and were measured both as they are and with the option. The most similar one differs from `configuration`
+    in the fewest parameters.
     """
     changed = _changed_by(configuration, option)
     of_job = [other for other in measured if other.completed and _job(other) == _job(configuration)]
@@ -177,7 +179,7 @@ def _gain_elsewhere(configuration: Configuration, option: TuningOption, measured
 
 
 def _unlike(configuration: Configuration, other: Configuration, besides: set[str]) -> list[str]:
-    """Return the parameters in which another configuration differs, without `besides` and how a run is observed."""
+    """Return the parameters in which two configurations differ, except `besides` and those about observing a run."""
     ignored = {*besides, *OBSERVATION}
     compared = [name for name in configuration.parameters if name not in ignored]
     return [name for name in compared if other[name] != configuration[name]]
@@ -190,7 +192,7 @@ def _job(configuration: Configuration) -> tuple[str, str, str]:
 
 
 def _implied_by(configuration: Configuration, option: TuningOption) -> set[str]:
-    """Return the parameters that follow from those that an option changes."""
+    """Return the parameters whose defaults follow from those that an option changes."""
     implied = configuration.workload.implied
     return {name for changed in option.changes for name in implied.get(changed, ())}
 
@@ -201,7 +203,7 @@ def _changed_by(configuration: Configuration, option: TuningOption) -> set[str]:
 
 
 def _was_measured(configuration: Configuration, option: TuningOption, measured: Sequence[Configuration]) -> bool:
-    """True if another configuration completed that differs only in the option, and in what this implies."""
+    """True if another configuration with a completed run differs only in the option and in what the option implies."""
     changed = _changed_by(configuration, option)
     candidates = [
         other
@@ -212,21 +214,21 @@ def _was_measured(configuration: Configuration, option: TuningOption, measured: 
 
 
 def _differs_in_option(other: Configuration, option: TuningOption, before: Configuration, changed: set[str]) -> bool:
-    """True if a configuration is another one with the option; `changed`: the parameters that this changes."""
+    """True if `other` is `before` with the option. `changed`: the parameters of the option, and what these imply."""
     return _has_option(other, option, before) and other.rest(changed) == before.rest(changed)
 
 
 def _has_option(other: Configuration, option: TuningOption, before: Configuration) -> bool:
-    """True if a configuration has the values that an option makes of those of another."""
+    """True if `other` has the values that the option makes of the values of `before`."""
     return all(_is_changed(other[name], change, before[name]) for name, change in option.changes.items())
 
 
 def _with_option(configuration: Configuration, option: TuningOption) -> Mapping[str, Any] | None:
-    """Return the parameters with the option; None if it changes nothing here, or is not possible."""
+    """Return the parameters of a configuration with the option; None if it cannot help here, or is not possible."""
     if not _may_help(configuration, option):
         return None
     implied = _implied_by(configuration, option)
-    # Parameters that follow from changed ones are left out, so that they get the default that follows.
+    # Parameters whose defaults follow from changed ones are left out, so that validation sets them to these defaults.
     kept = {name: value for name, value in configuration.parameters.items() if value is not None}
     kept = {name: value for name, value in kept.items() if name not in implied}
     changed = {name: _example(change, kept.get(name)) for name, change in option.changes.items()}
@@ -242,7 +244,7 @@ def _with_option(configuration: Configuration, option: TuningOption) -> Mapping[
 
 
 def _may_help(configuration: Configuration, option: TuningOption) -> bool:
-    """True if an option is for the workload and the device of a configuration, and changes something that may help."""
+    """True if an option is for the workload and device of a configuration, is not in use, and may improve it."""
     if option.workload not in (None, configuration["workload"]) or option.device not in (None, configuration["device"]):
         return False
     if _has_option(configuration, option, configuration):
@@ -257,13 +259,13 @@ def _may_help(configuration: Configuration, option: TuningOption) -> bool:
 
 
 def _has_several_numa_nodes(configuration: Configuration) -> bool:
-    """True if there are several NUMA nodes; where that is not recorded, GPUs are assumed to have some."""
+    """True if runs used several NUMA nodes. If none is recorded, a machine with GPUs is assumed to have several."""
     nodes = {node for run in configuration.runs for node in run.provenance.numa_nodes}
     return len(nodes) > 1 or (not nodes and configuration["device"] == "cuda")
 
 
 def _example(change: Any, value: Any) -> Any:
-    """Return a value that the change may make of another one: twice or half of it, or the one that it states."""
+    """Return an example of a changed value: twice `value` if higher or different, half if lower, else as stated."""
     if change in (HIGHER, DIFFERENT):
         return max(1, (value or 0) * 2)
     if change == LOWER:
@@ -272,7 +274,7 @@ def _example(change: Any, value: Any) -> Any:
 
 
 def _is_changed(value: Any, change: Any, before: Any) -> bool:
-    """True if a value is what the change makes of the previous one."""
+    """True if a value is what the change makes of the value `before`. None is neither higher nor lower."""
     if change in (HIGHER, LOWER):
         if value is None or before is None:
             return False
