@@ -1,1 +1,1 @@
-"""What the records and traces of runs say: measures, scaling, breakdowns."""
+"""Analysis of the records and traces of runs: measures, scaling, breakdowns, comparisons, recommendations."""

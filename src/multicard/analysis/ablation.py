@@ -1,4 +1,4 @@
-"""The cost of a part of the step, by runs that went without it: measured, where shares of a step only suggest it."""
+"""The cost of a part of the step, measured by runs without that part. Shares of a step only suggest such a cost."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ from multicard.results.results import Results
 from multicard.stats.interval import Interval, interval_columns, verdict
 from multicard.stats.pool import Pool
 
-# What a run goes without, by the value of `ablate`.
+# The parts that a run goes without, in words, by the value of its parameter `ablate`.
 WORDS = {
     "loader": "loading",
     "communication": "communication",
@@ -28,13 +28,13 @@ WORDS = {
     "host": "loading and the host's work",
     "communication+host": "loading, communication and the host's work",
 }
-# What such a run is compared with, in tables.
+# What a run without a part is compared with, as tables name it: a run with all parts, or one without loading.
 ALL_PARTS, NO_LOADING = "all parts", "without loading"
-# A change is worth nothing if it makes training less than so many times as fast.
+# A change is worth making only if it makes training at least this many times as fast.
 WORTHWHILE = 1.02
-# Parts of a step without a trace that communication may be in.
+# Parts of a step that may contain communication, if no trace shows it as a part of its own.
 HIDING = (StepPart.COMPUTE_OR_COMMUNICATION, StepPart.OTHER)
-# What runs go without to measure a part of the step.
+# The value of `ablate` of the runs that measure what a part of the step costs.
 ABLATED: dict[str, str] = {StepPart.DATA: "loader", StepPart.COMMUNICATION: "communication", StepPart.LAUNCHES: "host"}
 
 
@@ -42,48 +42,49 @@ ABLATED: dict[str, str] = {StepPart.DATA: "loader", StepPart.COMMUNICATION: "com
 class PartCost:
     """The cost of one part of the step, or of several together, in one configuration. Made by `costs`."""
 
-    # The configuration that has all parts, and the one that goes without.
+    # The configuration with all parts, and the one without this part.
     configuration: Configuration
     without: Configuration
-    # The one that `without` is compared with: that with all parts, but for the host's work the one without loading,
-    # since a run without the host's work does not load either.
+    # The configuration that `without` is compared with. It is the one with all parts, with one exception: a run without
+    # the host's work does not load either, so it is compared with a run without loading, if there is one.
     baseline: Configuration
-    # Value of `ablate`.
+    # Value of `ablate` of the configuration `without`.
     part: str
-    # How many times as fast it is without, by the rate of work, or by step times where that is not known.
+    # Speed of `without` over that of `baseline`: the ratio of their rates of work, or of their step times if no rate is
+    # known.
     ratio: Interval
 
     @property
     def share(self) -> Interval:
-        """Share of the time that it costs: what would be saved without it.
+        """Share of the baseline's time that would be saved without the part.
 
-        A configuration that is twice as fast without a part spends half of its time on it.
+        A configuration that is twice as fast without a part spends half of its time on it. Below 0 if it is slower.
         """
         return self.ratio.map(lambda times: 1 - 1 / times)
 
     @property
     def is_shown(self) -> bool:
-        """True if it is shown that the part costs anything."""
+        """True if the runs show that the part costs time."""
         return verdict(self.ratio) == "more"
 
     @property
     def may_matter(self) -> bool:
-        """True if the part is shown to cost anything, or seems to and there are too few repeats to show it."""
+        """True if the part is shown to cost time, or seems to cost time without a p-value, as with a single repeat."""
         return self.is_shown or (verdict(self.ratio) == "unknown" and self.ratio.value > 1)
 
     @property
     def is_excluded(self) -> bool:
-        """True if it is shown that nothing worth a change is gained without the part."""
+        """True if the interval of the ratio excludes a gain of `WORTHWHILE`."""
         return self.ratio.high is not None and self.ratio.high < WORTHWHILE
 
     @property
     def runs(self) -> str:
-        """The runs that show it, in words."""
+        """The word for the runs that show the cost: "one run" or "runs"."""
         return "one run" if self.ratio.repeats == 1 else "runs"
 
     @property
     def is_without_loading(self) -> bool:
-        """True if both sides of the ratio are without loading."""
+        """True if the baseline is a run without loading, so that neither side of the ratio loads data."""
         return self.baseline is not self.configuration
 
     @property
@@ -93,13 +94,13 @@ class PartCost:
 
     @property
     def sentence(self) -> str:
-        """The share that it costs, in words."""
+        """The share of the time that the part costs, in words."""
         costs = "cost" if " and " in self.name else "costs"
         whole = "the time without loading" if self.is_without_loading else "the time"
         return f"{self.name} {costs} {percent(self.share.value)} of {whole}"
 
     def words(self) -> str:
-        """Return how much faster it is without, then what it costs, in words."""
+        """Return in words how much faster the configuration is without the part, then what the part costs."""
         too = ", too," if self.is_without_loading else ""
         text = f"without {self.name}{too} {self.ratio.format(unit='×')}"
         if verdict(self.ratio) == "none":
@@ -108,17 +109,18 @@ class PartCost:
 
 
 class NotMeasured(NamedTuple):
-    """A configuration for which the cost of the host's work is not known, and why that is."""
+    """A configuration for which the cost of the host's work was not measured, and a line with the reason."""
 
     configuration: Configuration
     text: str
 
 
 def with_loading(step_s: float, loading_s: float) -> tuple[float, float]:
-    """Return the shortest and longest time of a step with its loading, from the time of each alone, in seconds.
+    """Return the shortest and the longest time of a step together with its loading, in seconds.
 
-    The shortest if they overlap wholly, the longest if they take turns. They compete for CPUs, or for the GPU, and how
-    much differs: in the public table of an A100 (benchmarks/README.md) the shorter of the two adds 4% to 71% of itself.
+    `step_s`: seconds of a step without loading. `loading_s`: seconds of the loading of a step alone. The time is
+    shortest if both overlap wholly, and longest if they take turns. In between, they compete for CPUs or for the GPU.
+    In the public table of an A100 (benchmarks/README.md) the shorter of the two adds 4% to 71% of its own time.
 
     >>> with_loading(0.25, 0.125)
     (0.25, 0.375)
@@ -127,17 +129,18 @@ def with_loading(step_s: float, loading_s: float) -> tuple[float, float]:
 
 
 def enough_workers(cost: PartCost) -> str | None:
-    """Return how many workers of the loader are enough, in words, with what that is computed from.
+    """Return in words how many workers of the loader are enough, with the times that this is computed from.
 
-    Each is assumed to need as long as those that were measured: n workers give n batches in the time of one. None where
-    the loader was not measured alone.
+    With enough workers loading a batch takes no longer than the rest of a step. Any number n of workers is assumed to
+    give n batches in the time that a measured worker needs for one. None unless `cost` is that of loading, and the
+    loader was measured alone.
     """
     alone_s = cost.without.mean("loader_alone_s")
     step_s = cost.without.mean(STEP_TIME)
     if cost.part != "loader" or not alone_s or not step_s:
         return None
     workers = max(cost.without.values("loader_workers"))
-    # Without workers the process that trains loads, as a single worker would.
+    # Without workers the training process itself loads, which counts as one worker.
     worker_s = alone_s * max(1.0, workers)
     enough = math.ceil(worker_s / step_s)
     shortest_s, longest_s = with_loading(step_s, worker_s / enough)
@@ -153,7 +156,7 @@ def enough_workers(cost: PartCost) -> str | None:
 
 
 def _short_of_cpus(configuration: Configuration, workers_per_rank: int) -> int | None:
-    """Return the CPUs of a node if the workers of all ranks need more; None if they do not, or it is not known."""
+    """Return the number of CPUs of a node if there are more workers than CPUs; None if not, or if it is not known."""
     cpus = configuration.provenance.usable_cpus
     if not cpus:
         return None
@@ -163,9 +166,9 @@ def _short_of_cpus(configuration: Configuration, workers_per_rank: int) -> int |
 
 
 def costs(results: Results) -> list[PartCost]:
-    """Return the cost in each ablated configuration that completed beside the one that has all parts.
+    """Return a cost for each ablated configuration, if it and the same configuration with all parts completed.
 
-    What each part costs is a question of its own, so p-values are not corrected for their number.
+    What each part costs is a question of its own, so p-values are not corrected for the number of costs.
     """
     ablated = [configuration for configuration in results.ablated() if configuration.completed]
     whole = {_without_ablation(full): full for full in results.configurations() if full.completed}
@@ -187,12 +190,15 @@ def costs(results: Results) -> list[PartCost]:
 
 
 def _without_ablation(configuration: Configuration) -> tuple[object, ...]:
-    """Return a key that is equal for configurations that differ at most in what they go without."""
+    """Return a key that is equal for configurations that differ at most in the parts that they go without."""
     return configuration.rest(("ablate",))
 
 
 def _speed_ratio(configuration: Configuration, baseline: Configuration) -> Interval | None:
-    """Return how many times as fast a configuration is, by rates of work, else by step times."""
+    """Return how many times as fast as the baseline a configuration is, by rates of work, else by step times.
+
+    None if neither is known of both.
+    """
     rate = baseline.rate
     if baseline.blocks(rate) and configuration.blocks(rate):
         return Pool([configuration.blocks(rate), baseline.blocks(rate)]).ratio(0, 1)
@@ -201,9 +207,9 @@ def _speed_ratio(configuration: Configuration, baseline: Configuration) -> Inter
 
 
 def not_measured(results: Results) -> list[NotMeasured]:
-    """Return the configurations of which no run could go without the host's work.
+    """Return the completed configurations whose runs without the host's work all failed.
 
-    Texts have the reason, and the share of the step in which the host keeps the GPU idle, where there is a trace.
+    Texts give the reason and, if there is a trace, the share of the step in which the host keeps the GPU idle.
     """
     # A run that failed may not have recorded its machine, so only parameters are compared.
     reasons = {
@@ -232,10 +238,11 @@ def _not_measured_words(configuration: Configuration, reason: str) -> str:
 
 
 def with_hidden_parts(costs_by_part: Mapping[str, PartCost], report: BottleneckReport) -> list[Bottleneck]:
-    """Return the bottlenecks of a report with parts that its step does not show, as communication on CPUs.
+    """Return the bottlenecks of a report, and before them hidden parts: parts that the report does not list.
 
-    A run without such a part shows what it costs. That time is taken from the parts that it may be hidden in, the
-    largest first. `costs_by_part`: what parts cost in the configuration of the report, by the value of `ablate`.
+    Communication on CPUs is such a part: no trace shows it, but runs without it show what it costs. The share of the
+    hidden parts is subtracted from the bottlenecks in `HIDING`, the largest first. Bottlenecks that then are below
+    `LEAST` are dropped. `costs_by_part`: what parts cost in the configuration of the report, by the value of `ablate`.
     """
     hidden = _hidden_parts(costs_by_part, report)
     hidden_share = sum(bottleneck.share for bottleneck in hidden)
@@ -253,7 +260,7 @@ def with_hidden_parts(costs_by_part: Mapping[str, PartCost], report: BottleneckR
 
 
 def _hidden_parts(costs_by_part: Mapping[str, PartCost], report: BottleneckReport) -> list[Bottleneck]:
-    """Return the parts that a report does not list and whose measured cost may matter."""
+    """Return the parts that a report does not list, but whose measured cost may matter and is at least `LEAST`."""
     listed = {bottleneck.name for bottleneck in report.bottlenecks}
     hidden = []
     for step_part, ablated in ABLATED.items():
@@ -267,9 +274,10 @@ def _hidden_parts(costs_by_part: Mapping[str, PartCost], report: BottleneckRepor
 
 
 def cost_of_largest_part(costs_by_part: Mapping[str, PartCost], report: BottleneckReport) -> PartCost | None:
-    """Return what the largest part of the step was measured to cost; None where that is not shown.
+    """Return what the largest part of the step was measured to cost; None if no cost is shown.
 
-    Where the largest part may hide communication, it is the cost of communication, if that is most of it.
+    If the largest part may contain communication (`HIDING`), the result is the cost of communication, provided that it
+    is at least half of that part.
     """
     largest = report.largest
     if largest is None:
@@ -284,13 +292,17 @@ def cost_of_largest_part(costs_by_part: Mapping[str, PartCost], report: Bottlene
 
 
 def cost_lines(all_costs: Sequence[PartCost]) -> list[str]:
-    """Return a line for each number of devices, single ones first: what parts cost, and how many workers are enough."""
+    """Return a line for each number of devices, by rising number: what parts cost, and how many workers are enough."""
     by_devices = grouped(all_costs, lambda cost: cost.configuration["devices"])
     return [_cost_line(devices, by_devices[devices]) for devices in sorted(by_devices)]
 
 
 def _cost_line(devices: int, device_costs: Sequence[PartCost]) -> str:
-    """Return what parts cost on a number of devices, single parts and those with the largest cost first."""
+    """Return in words what parts cost on one number of devices.
+
+    Costs are sorted by the length of the part's name in `WORDS`, so that single parts come before combined ones. Costs
+    of one part in several configurations are sorted by falling ratio.
+    """
     ordered = sorted(device_costs, key=lambda cost: (len(WORDS[cost.part]), -cost.ratio.value))
     words = [cost.words() for cost in ordered]
     for cost in device_costs:
@@ -302,7 +314,7 @@ def _cost_line(devices: int, device_costs: Sequence[PartCost]) -> str:
 
 
 def as_table(all_costs: Sequence[PartCost]) -> pd.DataFrame:
-    """Return one row per cost."""
+    """Return one row per cost, with the columns of `_row`."""
     return pd.DataFrame([_row(cost) for cost in all_costs])
 
 

@@ -1,4 +1,4 @@
-"""Notes on runs: which have no numbers, are synthetic, unlike in machine or versions, or doubtful."""
+"""Notes on runs: without numbers, with synthetic timings, on different machines or versions, or with doubts."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -13,15 +13,16 @@ from multicard.results.configuration import MeasuredRun
 from multicard.results.results import Results
 from multicard.results.tables import RUNS_INFO
 
-# Characters at most in the name of a machine, version or variable.
+# Most characters that are shown of the name of a machine or version, or of a variable with its values.
 LONGEST_NAME = 90
 
 
 def notes(results: Results, profiled: bool = False) -> list[str]:
-    """Return lines about runs that have no numbers, are synthetic or adopted, ran in unlike places, or are in doubt.
+    """Return lines about runs that have no numbers, are synthetic, ran in different environments, or have notices.
 
-    Lines are plain text, in part from files. If all runs completed on one machine and none is in doubt, there are none.
-    `profiled`: True if numbers of the profiled window are shown, so that doubts about that window are included.
+    Lines are plain text, which may be from files. There are none if all runs completed in the same environment and none
+    has a notice. Notices that a record is inconsistent or a trace incomplete are left out. `profiled`: True to include
+    notices about the profiled window, because its numbers are shown.
     """
     completed = _completed(results)
     notices_of_runs = [notices_by_subject(run.values) for run in completed]
@@ -41,7 +42,10 @@ def notes(results: Results, profiled: bool = False) -> list[str]:
 
 
 def synthetic(results: Results) -> Literal["all", "some"] | None:
-    """Return how many of the completed runs have invented timings; None for none of them."""
+    """Return whether `all` or `some` of the completed runs have invented timings; None if none has.
+
+    Runs whose machine is not recorded are left out.
+    """
     provenances = [run.provenance for run in _completed(results)]
     are_synthetic = [provenance.is_synthetic for provenance in provenances if provenance.machine]
     if not any(are_synthetic):
@@ -55,7 +59,7 @@ def _completed(results: Results) -> list[MeasuredRun]:
 
 
 def _runs_without_numbers(results: Results) -> list[str]:
-    """Return a line about the runs that did not complete, and those that cannot run here; or none."""
+    """Return a line with the numbers of runs that did not complete, or cannot run here; none if there are none."""
     failed_runs = [run for run in results.runs if not run.is_ablated and not run.is_completed]
     outcomes = pd.Series([run.outcome for run in failed_runs])
     counts = []
@@ -69,7 +73,7 @@ def _runs_without_numbers(results: Results) -> list[str]:
 
 
 def _doubt(subject: str, notices_of_runs: Sequence[Mapping[str, str]]) -> str | None:
-    """Return a line with the number of runs that have a notice on a subject, and the first notice; None if none has."""
+    """Return a line with the number of runs that have a notice on a subject, and the first notice; None without any."""
     texts = [notices[subject] for notices in notices_of_runs if subject in notices]
     if not texts:
         return None
@@ -94,7 +98,7 @@ def _differing_machines(runs: Sequence[MeasuredRun]) -> list[str]:
 
 
 def _differing_versions(runs: Sequence[MeasuredRun]) -> list[str]:
-    """Return a line with the versions that not all runs had, if there are any."""
+    """Return a line with the versions that some runs had and others had not, if there are any."""
     in_words = dict.fromkeys(run.provenance.versions for run in runs if run.provenance.versions)
     sets: list[set[str]] = [set(versions.split(", ")) for versions in in_words]
     if len(sets) < 2:
@@ -106,7 +110,7 @@ def _differing_versions(runs: Sequence[MeasuredRun]) -> list[str]:
 
 
 def _differing_variables(results: Results, runs: Sequence[MeasuredRun]) -> list[str]:
-    """Return a line with the environment variables that not all runs had with the same value, if there are any."""
+    """Return a line with the environment variables that differ between runs, and their values, if there are any."""
     info = results.table(RUNS_INFO)
     run_names = [run.run for run in runs]
     variables = info.loc[info["run"].isin(run_names), "variables"]
@@ -116,7 +120,7 @@ def _differing_variables(results: Results, runs: Sequence[MeasuredRun]) -> list[
     names = sorted({name for environment in environments for name in environment})
     differing = []
     for name in names:
-        # A dictionary keeps the first of equal values, and their order.
+        # A dictionary, unlike a set, keeps the distinct values in the order of the runs.
         values = dict.fromkeys(environment.get(name, "not set") for environment in environments)
         if len(values) > 1:
             alternatives = " or ".join(values)

@@ -1,4 +1,4 @@
-"""The files that a scenario's runs, and all scenarios together, become: measures, tables, verdicts, recommendations."""
+"""Write the files of a scenario (measures, tables, headline), and the recommendations of all scenarios together."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -23,22 +23,26 @@ from multicard.results.tables import MEASURES, OUTCOME_TABLE, ScenarioTables, wr
 def write_scenario(
     folders: Sequence[Path], not_run: Mapping[str, str], out: Path, machines: Sequence[Path] = ()
 ) -> None:
-    """Write measures.csv, runs.csv, the headline and gathered tables of a scenario to `out`; an index comes last.
+    """Write measures.csv, runs.csv, the headline and the gathered tables of a scenario to `out`, then their index.
 
-    `folders`: directories of its runs. `not_run`: reasons by run id, of the runs that have none. `machines`: records
-    of machines' limits. Raises UserError if a file of a run or of a machine is missing or damaged.
+    `folders`: directories of the scenario's runs. `not_run`: for each run that was not made, and so has no directory,
+    the reason by its id. `machines`: files with the limits of machines. Raises `UserError` if a file of a run or of a
+    machine is missing or damaged.
     """
-    for name in (SCENARIO_INDEX, MEASURES):  # of tables that are about to be replaced
+    # Without these two files a folder counts as not measured, until all tables in it have been replaced.
+    for name in (SCENARIO_INDEX, MEASURES):
         (out / name).unlink(missing_ok=True)
     limits = [read_machine(path) for path in machines]
     parts, measured, outcomes = [], [], []
     for folder in folders:
-        run = RunFiles(folder)  # of one run at a time, since a run may have many steps
+        # Only one run is held in memory at a time, because a run may have many steps.
+        run = RunFiles(folder)
         parts.append(tables_of(run))
         measured.append(measure_run(run, limits))
         outcomes.append(outcome_of(run))
     store(joined(parts), out)
-    traced = Results(runs_table([]), scenarios=(ScenarioTables(out),))  # of all runs, ablated ones too
+    # Tables leave out the runs that `measures` shows to be ablated. It is empty here, so the shares are of all runs.
+    traced = Results(runs_table([]), scenarios=(ScenarioTables(out),))
     measures = within_peaks(runs_table(complete_breakdowns(measured, trace_shares(traced))))
     write_csv(outcome_table(outcomes, not_run), out / OUTCOME_TABLE)
     write_csv(add_scaling(measures), out / MEASURES)
@@ -48,9 +52,9 @@ def write_scenario(
 
 
 def write_recommendations(results: Path, scenarios: Sequence[str], out: Path) -> None:
-    """Write what the scenarios of a results folder recommend, as Markdown.
+    """Write the recommendations that follow from the scenarios of a results folder, as Markdown, to the file `out`.
 
-    Raises `UserError` if a scenario's measures are not there.
+    Raises `UserError` if the measures of a scenario are missing.
     """
     text = as_markdown(Results.read(results, scenarios))
     with atomic_write(out) as temporary:

@@ -14,8 +14,8 @@ EXPOSED_COMMUNICATION = StepPart.COMMUNICATION.column
 def measures_shown(results: Results) -> list[str]:
     """Return the names of the measures of `overview`, in order.
 
-    Throughput is that in steps where that of the workload's unit is not known of any run; and in tokens where these are
-    known.
+    Throughput is in the workload's unit of work, or in steps if no run has that. If any run has a throughput in tokens,
+    that is shown as well.
     """
     scaling = ("speedup", "efficiency", "data_share", EXPOSED_COMMUNICATION, "peak_memory_bytes")
     return ["iteration_time_s", *throughputs_of(results.frame()), *scaling]
@@ -24,10 +24,10 @@ def measures_shown(results: Results) -> list[str]:
 def overview(results: Results) -> pd.DataFrame:
     """Return one row per configuration of a scenario, in the order of its runs.
 
-    Columns: `devices` and the parameters that vary; for each of `measures_shown` `<measure>`, `<measure>_low` and
-    `<measure>_high`, as `over_repeats` gives them; `outcome`, counted where repeats differ in it (`2 completed,
-    1 timed_out`); and `reason`, the distinct reasons of those that did not complete. `exposed_communication_share` is
-    empty where no GPU was traced.
+    Columns: `devices` and the parameters that vary; for each of `measures_shown` the columns `<measure>`,
+    `<measure>_low` and `<measure>_high` that `over_repeats` returns; `outcome`, with numbers of repeats if these differ
+    in it (`2 completed, 1 timed_out`); and `reason`, the distinct reasons of repeats that did not complete.
+    `exposed_communication_share` is empty if no GPU was traced.
     """
     shown = measures_shown(results)
     table = over_repeats(results, shown, include_lost=True)
