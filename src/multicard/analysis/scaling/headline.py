@@ -16,6 +16,7 @@ from multicard.stats.interval import Interval, interval_columns, verdict
 from multicard.stats.pool import Pool, pooled
 from multicard.stats.samples import geometric_mean
 
+# The word for one device, by the kind of device.
 ONE_DEVICE = {"cpu": "process", "cuda": "GPU"}
 STEP_TIME = "iteration_time_s"
 NO_SAMPLES = "speed-up unknown, since the samples of a step are not: state them"
@@ -27,10 +28,14 @@ NO_STEP = Answer(HOW_LONG, "no step was measured")
 def headline(results: Results) -> Answer:
     """Return the answer that one scenario gives, with the number that it states.
 
-    With several numbers of devices it is the speed-up of the largest that completed, by `scaling.speedups_of`: over
-    several configurations the geometric mean, and their range. Else it is the ratio of speeds (work over time; of step
-    times where the work is not known): of two configurations the second's to the first's, of more the fastest's to the
-    next one's, tested as one that its own values chose.
+    If runs completed on several numbers of devices, it is the speed-up (`speedups_of`) on the largest number for which
+    one is known. If several configurations ran on that number, it is the geometric mean of their speed-ups, with their
+    range.
+
+    Otherwise, or if no speed-up is known, it is the ratio of two speeds: work over time, or steps over time if the work
+    of some configuration is not known. Of two configurations the speed of the second is divided by that of the first.
+    Of more configurations the speed of the fastest is divided by that of the next one; the p-value takes into account
+    that the same values picked the fastest. If there is nothing to compare, the answer is the time of a step.
     """
     completed = [configuration for configuration in results.configurations() if configuration.completed]
     if not completed:
@@ -43,7 +48,10 @@ def headline(results: Results) -> Answer:
 
 
 def _gain_by_devices(configurations: Sequence[Configuration]) -> Answer | None:
-    """Return the speed-up of the most devices; None if none is known."""
+    """Return the speed-up on the most devices; None if none is known.
+
+    If the work of a step is not known of any configuration, the answer says what to state.
+    """
     first = configurations[0]
     if not any(configuration.blocks(configuration.rate) for configuration in configurations):
         return Answer(HOW_MANY, f"{NO_SAMPLES} ({first.workload.states_samples_by})")
@@ -75,7 +83,10 @@ def _devices_and_kind(speedup: Speedup) -> tuple[int, str]:
 
 
 def _mean_of(speedups: Sequence[Speedup], times: Sequence[float]) -> Interval | None:
-    """Return the one speed-up, or the mean of several over the repeats that all have; without such it has no bounds."""
+    """Return the one speed-up, or the geometric mean of several; `times` are their values.
+
+    The interval of a mean is that over the repeats that all speed-ups have. Without such a repeat it has no bounds.
+    """
     if len(speedups) == 1:
         return speedups[0].mean
     over_repeats = pooled([speedup.by_repeat for speedup in speedups])
@@ -86,7 +97,7 @@ def _mean_of(speedups: Sequence[Speedup], times: Sequence[float]) -> Interval | 
 
 
 class _Measured(NamedTuple):
-    """A configuration, its position among all, and its geometric mean speed."""
+    """A configuration, its position in the scenario, and its geometric mean speed: work or steps per second."""
 
     position: int
     configuration: Configuration
@@ -113,7 +124,7 @@ def _comparison(configurations: Sequence[Configuration]) -> Answer:
         rank = ""
     else:
         chosen, base = fastest_first[:2]
-        # The ratio of the next one to the fastest, whose inverse is shown.
+        # This is the speed of the next one over that of the fastest. The answer states the inverse.
         [slower] = pool.against_best(chosen.configuration.key, [base.configuration.key], len(fastest_first))
         ratio = slower and slower.map(lambda times: 1 / times)
         rank = "the fastest, "
@@ -140,7 +151,7 @@ def _steps_per_s(configuration: Configuration) -> dict[Block, float]:
 
 
 def _fastest_first(configurations: Sequence[Configuration], pool: Pool) -> list[_Measured]:
-    """Return the configurations that have a speed in the pool, by falling speed."""
+    """Return the configurations that have a speed in the pool, the fastest first."""
     measured = []
     for position, configuration in enumerate(configurations):
         mean = pool.mean(configuration.key)
@@ -150,7 +161,7 @@ def _fastest_first(configurations: Sequence[Configuration], pool: Pool) -> list[
 
 
 def _step_time(configurations: Sequence[Configuration], configuration: Configuration) -> Answer:
-    """Return the step time of one configuration, whose interval is by the scatter of all."""
+    """Return the step time of one configuration. Its interval follows from the scatter of all configurations."""
     pool = Pool({other.key: other.blocks(STEP_TIME) for other in configurations})
     step_s = pool.mean(configuration.key)
     if step_s is None:
@@ -165,12 +176,12 @@ def _row(column: str, value: Interval, varied: Sequence[str] = ()) -> dict[str, 
 
 
 def _figure_of_gain(varied: Sequence[str]) -> str | None:
-    """Return the figure that compares values of the first parameter that has one."""
+    """Return the name of the figure `gain_<parameter>` of the first varied parameter that has one; None if none has."""
     return next((name for name in (f"gain_{parameter}" for parameter in varied) if name in FIGURES), None)
 
 
 def _name(configuration: Configuration, varied: tuple[str, ...]) -> str:
-    """Return a configuration by the values of what varies, a single parameter without its name."""
+    """Return in words the values of a configuration that vary. A single value is shown without its parameter's name."""
     if varied == ("devices",):
         return _count(configuration["devices"], configuration["device"])
     name = configuration.naming(varied)

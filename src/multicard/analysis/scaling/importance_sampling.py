@@ -1,14 +1,14 @@
 """Draw standard normal numbers given a measurement, by adaptive importance sampling.
 
 Olivier Cappé, Arnaud Guillin, Jean-Michel Marin and Christian Robert, Population Monte Carlo, JCGS 13(4), 2004. Draws z
-of a proposal q are weighted by what the posterior has over what was proposed,
+are made from a proposal q. Each is weighted by the density of the posterior over that of the proposal,
 
     w(z) = L(z) · φ(z) / q(z)
 
 - L is the likelihood of the measurement.
 - φ is the standard normal density, the prior of z.
-- q is a multivariate t distribution. It begins with the center and the covariance of φ. In each further stage it has
-  the mean and the covariance of the weighted draws of the stage before.
+- q is a multivariate t distribution. In the first stage it has the center and the covariance of φ, in each further
+  stage the mean and the covariance of the weighted draws of the stage before.
 
 The draws of the last stage are resampled in proportion to their weights, so that all of them count the same.
 """
@@ -25,9 +25,10 @@ DRAWS = 4096
 STAGES = 4
 # Degrees of freedom of the proposal: its tails have to be heavier than those of the posterior.
 PROPOSAL_FREEDOM = 5
-# Draws of z are cut here, at so many standard deviations of the prior, where exponentials of them would overflow.
+# Draws of z are limited to this many standard deviations of the prior, so that exponentials of them do not overflow.
 FARTHEST = 6.0
-# Effective number of draws from which a proposal is adapted. A few draws with all the weight would narrow it too much.
+# A proposal is adapted to at least this effective number of draws. A few draws with all the weight would narrow it too
+# much.
 ENOUGH = 200
 
 
@@ -67,7 +68,7 @@ class _Proposal:
 
 
 def _log_t_density(scores: Array) -> Array:
-    """Return the log density of standard t scores, draws × dimensions, but for a constant, which no ratio shows.
+    """Return the log density of standard t scores, draws × dimensions, less a constant that weights do not depend on.
 
     With k degrees of freedom in d dimensions it is −(k + d) / 2 · log(1 + Σ s² / k). With k = 5 and d = 1, a score of
     √5 has −3 · log 2.
@@ -81,7 +82,7 @@ def _log_t_density(scores: Array) -> Array:
 
 
 def importance_sample(log_likelihood: Callable[[Array], Array], dimensions: int) -> Array | None:
-    """Return equally likely draws of standard normal numbers after a measurement; None if it excludes all.
+    """Return equally likely draws of standard normal numbers given a measurement; None if it excludes all draws.
 
     `log_likelihood` takes draws × `dimensions` and returns a number per draw, minus infinity for an impossible one.
     Equal arguments give equal draws, since the generator has a fixed seed.
@@ -106,9 +107,9 @@ def importance_sample(log_likelihood: Callable[[Array], Array], dimensions: int)
 
 
 def _resampled(weights: Array, count: int) -> Array:
-    """Return indices of draws, each about as often as in proportion to its weight: systematic resampling.
+    """Return `count` indices of draws, each about as often as its share of the weights: systematic resampling.
 
-    With weights of 1, 2 and 1, the middle one of three draws has half of the resampled ones:
+    With weights of 1, 2 and 1, half of the indices are that of the middle draw:
 
     >>> _resampled(np.array([1.0, 2.0, 1.0]), 4).tolist()
     [0, 1, 1, 2]
@@ -125,17 +126,19 @@ def _adapted(draws: _WeightedDraws) -> _Proposal:
     center = weights @ z
     deviations = z - center
     covariance = (weights[:, None] * deviations).T @ deviations
-    # Draws that are all cut at `FARTHEST` have no covariance, so a little is added to the diagonal.
+    # If all draws are limited to `FARTHEST`, their covariance is 0, so a little is added to the diagonal.
     covariance = covariance + 1e-6 * np.eye(z.shape[1])
     return _Proposal(center, np.linalg.cholesky(covariance))
 
 
 def _evened_out(weights: Array) -> Array:
-    """Return weights that sum to 1, evened out until enough draws take part.
+    """Return weights that sum to 1, evened out by square roots until enough draws take part.
 
-    An early proposal may be far off, so that few of its draws have nearly all the weight. Enough is half of the
-    possible draws, or `ENOUGH`. The effective number of draws is (Σ w)² / Σ w²: below it is 1.1875² / 1.0117, about
-    1.4, and after one square root 1.75² / 1.1875, about 2.6.
+    An early proposal may be far off, so that few of its draws have nearly all the weight. The effective number of draws
+    is (Σ w)² / Σ w². Enough are `ENOUGH`, or half of the draws that are possible, whichever is less.
+
+    In this example 2 of the 4 draws are enough. The effective number is 1.1875² / 1.0117, about 1.4, at first, and
+    1.75² / 1.1875, about 2.6, after one square root:
 
     >>> (7 * _evened_out(np.array([1, 1 / 16, 1 / 16, 1 / 16]))).round(9).tolist()
     [4.0, 1.0, 1.0, 1.0]

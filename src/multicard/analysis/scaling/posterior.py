@@ -1,21 +1,21 @@
-"""Draw the time of a step on a number of devices from what measured times leave open of a curve with a few unknowns.
+"""Draw the time of a step on a number of devices, given measured times on others and a curve with a few unknowns.
 
 The logarithm of the measured mean at point i, over n_i repeats, is
 
     m_i = a + f(x_i; θ) + w_i + e_i,    w ~ N(0, τ² K),    e_i ~ N(0, σ² / n_i)
 
 - a, the `level`, is common to all points, and any level is as likely as any other.
-- f, the `curve`, has the unknowns θ. It gives log times but for the level.
-- w is a random walk, which leaves the curve the further the more often the devices double. So an extrapolation is the
-  less certain the further it goes, whatever curve fits the points. τ is its `deviation` over one doubling, K its
-  covariance for τ = 1 (`walk_covariance`).
+- f, the `curve`, has the unknowns θ. It is the log time less the level.
+- w is a random walk over the doublings of the devices: with each doubling times may deviate further from the curve. So
+  the further an extrapolation goes, the less certain it is, however well a curve fits the points. τ, the `deviation`,
+  is the standard deviation of the walk over one doubling, and K is its covariance for τ = 1 (`walk_covariance`).
 - e is the scatter of repeats. σ² is the `noise`, the variance of the logarithm of one repeat.
 
-θ, τ and σ are functions of standard normal numbers z (`_Measurement.unknowns`), which are drawn given the measurement
-by `importance_sample`. Given these, a and w are normal and are drawn exactly (`_fit_level`, `_walk_at_target`), but for
-the walk beyond the runs, which has the heavier tails of a t distribution (`ScalingPrior.freedom_beyond`). The normal
-part is Gaussian process regression with an unknown mean: Carl Rasmussen and Christopher Williams, Gaussian Processes
-for Machine Learning, 2006, section 2.7.
+θ, τ and σ are functions of standard normal numbers z (`_Measurement.unknowns`). `importance_sample` draws z given the
+measurement. Given z, the level a and the walk w at the points are normal. They are drawn exactly (`_fit_level`,
+`_walk_at_target`): this is Gaussian process regression with an unknown mean (Carl Rasmussen and Christopher Williams,
+Gaussian Processes for Machine Learning, 2006, section 2.7). Only what the walk does beyond the points has a t
+distribution, whose tails are heavier (`ScalingPrior.freedom_beyond`).
 """
 
 from collections.abc import Callable, Sequence
@@ -33,24 +33,26 @@ Array = np.ndarray
 class ScalingPrior:
     """Assumptions before any measurement, fitted to public tables (docs/choosing.md names them).
 
-    A median, as a share of the time of a step, is followed by the standard deviation of its logarithm (`…_spread`).
+    `growth`, `hidden` and `deviation` are medians, as shares of the time of a step. The `…_spread` of each is the
+    standard deviation of its logarithm.
     """
 
     # Time that the first doubling of the devices adds to a step.
     growth: float = 0.01
     growth_spread: float = 2.0
-    # Communication between two devices, hidden by the backward pass or not.
+    # Time of communication between two devices, whether or not the backward pass hides it.
     hidden: float = 0.15
     hidden_spread: float = 1.0
-    # Deviation of the random walk over one doubling, beside the scatter of repeats: jobs whose repeats scatter more
-    # deviate more, so that both add up in squares.
+    # Standard deviation of the random walk over one doubling if repeats did not scatter. Jobs whose repeats scatter
+    # more deviate more, so the square of the scatter is added to the square of this (`_Measurement.unknowns`).
     deviation: float = 0.005
     deviation_spread: float = 1.0
-    # Beyond the runs the walk follows a t distribution with so many degrees of freedom, whose tails are far heavier
-    # than a normal one's: one doubling may bring what no smaller number of devices showed, as a slower link between
-    # more devices.
+    # Beyond the runs the walk has a t distribution with this many degrees of freedom. Its tails are far heavier than
+    # those of a normal one, because a doubling may bring what no smaller number of devices showed, such as a slower
+    # link between more devices.
     freedom_beyond: float = 2.0
-    # Relative scatter of repeats, and the degrees of freedom that this assumption counts for beside measured repeats.
+    # Relative standard deviation of repeats, and how many degrees of freedom this assumption counts as. Those of
+    # measured repeats are added.
     noise: float = 0.01
     noise_freedom: float = 2.0
 
@@ -63,7 +65,7 @@ class Draws:
     target: Array
     # Log seconds of a step at the first point, on the curve.
     level: Array
-    # τ, and its median before the measurement, which the scatter of repeats decides.
+    # τ, and its median according to the prior and the scatter of repeats, before the curve is fitted to the points.
     deviation: Array
     expected_deviation: Array
 
@@ -83,14 +85,14 @@ def draw_posterior(
     repeats
         Seconds of each repeat, an array per point.
     curve
-        Log times relative to one another, draws × (points, target, limits), given z, draws × `dimensions`.
+        Function from z, draws × `dimensions`, to log times less the level, draws × (points, target, limits).
     coordinates
-        For each coordinate in which the walk deviates: those of the points and of the target, in doublings, with the
-        first point at 0.
+        An array for each coordinate along which the walk deviates, such as the doublings of devices: the coordinates of
+        the points and, last, of the target. The first point is at 0.
     dimensions
         How many standard normal numbers the curve depends on.
     limits
-        Upper bounds of the log times in the columns of the curve that follow the target.
+        Upper bounds of log seconds, one for each column of the curve that follows the target; None without limits.
 
     Examples
     --------
@@ -113,9 +115,9 @@ def draw_posterior(
 
 
 def walk_covariance(coordinates: Array) -> Array:
-    """Return the covariances of a random walk with a variance of 1 per unit, which goes both ways from 0.
+    """Return the covariances of a random walk that starts at 0 in both directions, with a variance of 1 per unit.
 
-    Two points on the same side of 0 have in common the way to the nearer one, on different sides nothing.
+    Two points on the same side of 0 share the walk from 0 to the nearer one. Points on different sides share nothing.
 
     >>> walk_covariance(np.array([0.0, 1.0, 3.0, -2.0]))
     array([[0., 0., 0., 0.],
@@ -130,7 +132,7 @@ def walk_covariance(coordinates: Array) -> Array:
 
 @dataclass(frozen=True)
 class _Repeats:
-    """What repeats show: log times and scatter, with the prior's scatter as further repeats."""
+    """What repeats show: log times and scatter. The scatter that the prior assumes counts as further repeats."""
 
     # m and n of the module's formula, an entry per point.
     means: Array
@@ -150,7 +152,8 @@ class _Rotation:
     eigenvalues: Array
     # A level of 1 at every point, rotated.
     ones: Array
-    # Covariances of the walk at the target with the rotated walk at the points, and its variance, both for τ = 1.
+    # Covariances of the walk at the target with the rotated walk at the points, and the variance of the walk at the
+    # target, all for τ = 1.
     target: Array
     target_variance: float
 
@@ -170,7 +173,7 @@ class _Unknowns:
 
 @dataclass(frozen=True)
 class _Level:
-    """The level a given the unknowns, a normal distribution: an entry per draw."""
+    """The normal distribution of the level a given the unknowns: an entry per draw."""
 
     mean: Array
     # Inverse variance.
@@ -179,7 +182,7 @@ class _Level:
 
 @dataclass(frozen=True)
 class _WalkAtTarget:
-    """The walk w at the target given the walk at the points: an entry per draw."""
+    """Mean and standard deviation of the walk w at the target, given the walk at the points: an entry per draw."""
 
     mean: Array
     deviation: Array
@@ -206,10 +209,11 @@ class _Measurement:
         self._rotation = _rotate(self._repeats.counts, walk)
 
     def unknowns(self, z: Array) -> _Unknowns:
-        """Return what standard normal numbers stand for: the first is of σ, the second of τ, the others are θ.
+        """Return what standard normal numbers stand for: the first column for σ, the second for τ, the others for θ.
 
-        σ² is the sum of squares over a χ² number with its degrees of freedom, as it is after measuring a variance
-        (Bayes). τ is √(d² + σ²) · exp(s z₂) with d and s the prior's `deviation` and `deviation_spread`.
+        σ² is the sum of squares divided by a χ² number with the same degrees of freedom. This is the distribution of a
+        variance after it was measured (Bayes). τ is √(d² + σ²) · exp(s z₂), where d and s are the prior's `deviation`
+        and `deviation_spread`.
         """
         prior = self._prior
         noise = self._repeats.squares / chdtri(self._repeats.freedom, ndtr(z[:, 0]))
@@ -218,13 +222,14 @@ class _Measurement:
         return _Unknowns(noise, expected_deviation, deviation, self._curve(z[:, 2:]))
 
     def log_likelihood(self, z: Array) -> Array:
-        """Return how likely the means are, whatever the level; minus infinity where a limit is exceeded.
+        """Return the log likelihood of the means for each row of z, without a constant; −∞ if a limit is exceeded.
 
-        With the rotated residuals r, their variances v, and the mean and the precision p of the level a, it is
+        The level is integrated out. With the rotated residuals r, their variances v, the mean a of the level and its
+        precision p, and a level of 1 at each point, rotated, o, it is
 
             −½ (Σ (r − a o)² / v + Σ log v + log p)
 
-        with o the rotated ones. log p is what integrating over the level leaves.
+        The term log p comes from the integral over the level.
         """
         unknowns = self.unknowns(z)
         residuals = self._residuals(unknowns)
@@ -274,8 +279,8 @@ class _Measurement:
 def _summarize(repeats: Sequence[Array], prior: ScalingPrior) -> _Repeats:
     """Return means and scatter of repeats in seconds, an array per point.
 
-    Logarithms of 0 and 2 at one point have a mean of 1 and a squared deviation of 1 + 1, with one degree of freedom. A
-    prior noise of 0.5 that counts twice adds 2 · 0.25 and two degrees of freedom.
+    Logarithms of 0 and 2 at one point have a mean of 1, and squared deviations of 1 + 1 with one degree of freedom. A
+    prior noise of 0.5 with two degrees of freedom adds 2 · 0.25 to the squares and 2 to the degrees of freedom.
 
     >>> summary = _summarize([np.exp([0.0, 2.0])], ScalingPrior(noise=0.5, noise_freedom=2.0))
     >>> summary.means.tolist(), summary.squares, float(summary.freedom)
@@ -301,8 +306,8 @@ def _rotate(counts: Array, walk: Array) -> _Rotation:
 
     `counts`: n of the points. `walk`: covariances of the walk at the points and, last, at the target.
 
-    One repeat at 0 and one at 1 need no rotation, since the walk at 0 is always 0. The walk at 3 passes 1, so it has
-    the variance 1 in common with the walk there.
+    In this example there is one repeat at 0 and one at 1. They need no rotation, because the walk at 0 is always 0. The
+    walk to the target at 3 passes 1, so its covariance with the walk at 1 is 1.
 
     >>> rotation = _rotate(np.array([1, 1]), walk_covariance(np.array([0.0, 1.0, 3.0])))
     >>> rotation.matrix.tolist(), rotation.eigenvalues.tolist()
@@ -327,8 +332,9 @@ def _rotate(counts: Array, walk: Array) -> _Rotation:
 def _fit_level(residuals: Array, variances: Array, ones: Array) -> _Level:
     """Return the level that fits best given the unknowns, by weighted least squares.
 
-    With rotated residuals r, their variances v, and rotated ones o, the mean is (Σ o r / v) / p with the precision
-    p = Σ o² / v. Residuals of 0 and 1 with variances of 1 and 4 have a precision of 1 + ¼ and a mean of ¼ / 1.25:
+    With the rotated residuals r, their variances v, and a level of 1 at each point, rotated, o, the precision is
+    p = Σ o² / v and the mean is (Σ o r / v) / p. Residuals of 0 and 1 with variances of 1 and 4 have a precision of
+    1 + ¼ and a mean of ¼ / 1.25:
 
     >>> level = _fit_level(np.array([[0.0, 1.0]]), np.array([[1.0, 4.0]]), np.array([1.0, 1.0]))
     >>> level.mean.tolist(), level.precision.tolist()
@@ -340,12 +346,13 @@ def _fit_level(residuals: Array, variances: Array, ones: Array) -> _Level:
 
 
 def _walk_at_target(walk_at_points: Array, variances: Array, deviation: Array, rotation: _Rotation) -> _WalkAtTarget:
-    """Return the walk at the target given the rotated one at the points: a linear prediction, and what it leaves open.
+    """Return the walk at the target given the rotated walk at the points: a linear prediction, and its uncertainty.
 
-    With the walk r at the points, its variances v with the scatter of repeats, the covariances c with the target, and
-    the target's own variance k, the mean is τ² Σ c r / v, and the variance τ² k − τ⁴ Σ c² / v.
+    r is the rotated walk at the points, v its variances, which include the scatter of repeats. For τ = 1, c are the
+    covariances of r with the walk at the target, and k is the variance of the walk at the target. Then the mean is
+    τ² Σ c r / v, and the variance is τ² k − τ⁴ Σ c² / v.
 
-    With τ² = 3 and σ² = 1, a walk of 0.8 at 1 predicts 3 · 0.8 / 4 at 3, and leaves 3 · 3 − 9 / 4 = 6.75 open:
+    With τ² = 3 and σ² = 1, a walk of 0.8 at 1 predicts 3 · 0.8 / 4 at 3, with a variance of 3 · 3 − 9 / 4 = 6.75:
 
     >>> rotation = _rotate(np.array([1, 1]), walk_covariance(np.array([0.0, 1.0, 3.0])))
     >>> walk = _walk_at_target(np.array([[0.0, 0.8]]), np.array([[1.0, 4.0]]), np.sqrt([3.0]), rotation)

@@ -1,8 +1,8 @@
-"""Predict the time of a step on a number of devices that did not run, from runs on others: one model, by Bayes.
+"""Predict the time of a step on a number of devices that was not measured, from runs on other numbers, by Bayes.
 
-`step_model` has the model, `posterior.ScalingPrior` the assumptions before any run; docs/choosing.md says how often
-intervals held in public tables. The value of a prediction is the median of the draws, its interval has their middle
-95%: of the true time, not of another run.
+`step_model` has the model, `posterior.ScalingPrior` the assumptions before any run. docs/choosing.md says how often
+intervals held in public tables. The value of a prediction is the median of draws of the true mean time, and its
+interval has the middle 95% of them. The time of a single further run scatters more.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,9 +20,9 @@ from multicard.stats.pool import geometric_mean_interval
 from multicard.stats.student import critical_value
 
 PRIOR = ScalingPrior()
-# The runs contradict any curve of the model from so many times the deviation on that the prior expects.
+# The runs contradict every curve of the model if they deviate by more than this many times what the prior expects.
 CONTRADICTION = 3
-# Devices are super-linear if each is faster than on fewer devices by more than this share.
+# Scaling is super-linear if each device is faster than a device of a smaller number by more than this share.
 SUPERLINEAR_GAIN = 0.05
 NEVER_WAITED = "the loader never made a rank wait, so its limit is not known"
 
@@ -34,21 +34,21 @@ class Prediction:
     devices: int
     # Seconds of a step; `repeats` is the number of runs behind it. None if nothing is predicted.
     step_s: Interval | None
-    # Time of a step on the smallest number of devices over that of the predicted one.
+    # Time of a step on the smallest measured number of devices over the predicted time; None if nothing is predicted.
     gain: Interval | None = None
     caveats: tuple[str, ...] = ()
     reason: str | None = None
     # Units of work per second; None if the work of such a step is not known.
     throughput: Interval | None = None
-    # Speed-up over the run on one device, whose scatter is in the interval, too; None without such a run.
+    # Speed-up over the run on one device; None without such a run. The interval includes the scatter of that run.
     speedup: Interval | None = None
-    # Numbers of devices whose runs it is from.
+    # The measured numbers of devices that the prediction is made from.
     measured: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
 class PredictionCheck:
-    """A measured number of devices beside its prediction from the smaller ones."""
+    """The measured time of a step on a number of devices, and its prediction from smaller numbers of devices."""
 
     predicted: Prediction
     # Seconds of a step.
@@ -62,7 +62,7 @@ class PredictionCheck:
 
     @property
     def inside(self) -> bool | None:
-        """True if the predicted interval holds the measured mean; None without such an interval."""
+        """True if the measured mean is inside the predicted interval; None if there is no such interval."""
         step_s = self.predicted.step_s
         if step_s is None or step_s.low is None or step_s.high is None:
             return None
@@ -72,13 +72,13 @@ class PredictionCheck:
 def predict(
     points: Sequence[ScalingPoint], devices: int, devices_per_node: int, samples: float, prior: ScalingPrior = PRIOR
 ) -> Prediction:
-    """Predict the time of a step on a number of devices, each of which computes so many `samples`.
+    """Predict the time of a step on a number of devices, each of which computes `samples` samples in a step.
 
-    Runs on two other numbers of devices are needed, or the prediction has a `reason` and no time.
+    Runs on two or more other numbers of devices are needed. With fewer the result has a `reason` and no time.
 
-    Steps of 100 ms on one device and on two are expected to take little longer on four: by the median of the prior, the
-    first doubling adds 1% and the second about as much. So the interval is near 100 ms, but reaches further up than
-    down, since communication that the backward pass hides may show:
+    If steps take 100 ms on one device and on two, they are expected to take little longer on four. By the median of the
+    prior, the first doubling adds 1% and the second about as much. So the value is near 100 ms. The interval reaches
+    further up than down, because communication that the backward pass hides so far may show on four:
 
     >>> points = [ScalingPoint(devices, devices, 64.0, (0.1, 0.1, 0.1), (0.0, 0.0, 0.0)) for devices in (1, 2)]
     >>> step_s = predict(points, 4, 4, 64.0).step_s
@@ -111,7 +111,10 @@ def predict(
 
 
 def checks(points: Sequence[ScalingPoint], prior: ScalingPrior = PRIOR) -> list[PredictionCheck]:
-    """Predict each measured number of devices but the smallest from the smaller ones."""
+    """Predict the step on each measured number of devices, except the smallest, from the smaller numbers.
+
+    The second smallest number has no predicted time, because one number of devices is too few to predict from.
+    """
     all_checks = []
     for point in sorted(points, key=lambda point: point.devices)[1:]:
         smaller = [other for other in points if other.devices < point.devices]
@@ -122,11 +125,11 @@ def checks(points: Sequence[ScalingPoint], prior: ScalingPrior = PRIOR) -> list[
 
 
 def superlinear(points: Sequence[ScalingPoint], prior: ScalingPrior) -> dict[int, float]:
-    """Return the numbers of devices on which a device is faster than on fewer, and how many times as fast.
+    """Return the numbers of devices on which each device is faster than on fewer devices, and how many times as fast.
 
-    Only gains above 5% count, and above what repeats explain at a level of 95%. Without repeats the scatter is the
-    prior's. No model has a reason why devices are faster together than alone: the data, clocks or software may have
-    been others, or a cache is filled.
+    Only gains count that exceed 5% by more than repeats explain at a level of 95%. Without repeats the scatter is that
+    of the prior. No model has a reason why a device is faster together with others than alone. The data, clocks or
+    software may have differed, or smaller parts of the work fit into caches.
 
     Two devices that each take half of the time of one for a sample are twice as fast:
 
@@ -135,7 +138,7 @@ def superlinear(points: Sequence[ScalingPoint], prior: ScalingPrior) -> dict[int
     {2: 2.0}
     """
     ordered = sorted(points, key=lambda point: point.devices)
-    # Times of one sample of a device.
+    # Logarithms of the seconds that a device takes for one sample, of each repeat.
     log_times = {point.devices: np.log(np.array(point.step_s) / point.samples) for point in ordered}
     noise = _pooled_noise(list(log_times.values()), prior)
     factors: dict[int, float] = {}
@@ -160,7 +163,7 @@ class _Noise:
 
 
 def _pooled_noise(log_times: Sequence[Array], prior: ScalingPrior) -> _Noise:
-    """Return the scatter of repeats around the means of their samples; the prior counts as further repeats."""
+    """Return the scatter of repeats around the mean of their number of devices. The prior counts as further repeats."""
     squares = sum(float(((times - times.mean()) ** 2).sum()) for times in log_times)
     freedom = sum(len(times) - 1 for times in log_times) + prior.noise_freedom
     variance = (squares + prior.noise_freedom * prior.noise**2) / freedom
@@ -168,10 +171,10 @@ def _pooled_noise(log_times: Sequence[Array], prior: ScalingPrior) -> _Noise:
 
 
 def _shown_gain(slower: Array, faster: Array, noise: _Noise) -> float:
-    """Return by how much the mean of log times falls from one sample to another; 0 if that shows nothing.
+    """Return by how much the mean of log times falls from `slower` to `faster`; 0 if the fall shows nothing.
 
-    It is the logarithm of how many times as fast. A fall of up to 5%, or that the scatter of repeats explains by
-    Student's t, shows nothing.
+    The fall is the logarithm of how many times as fast the second sample is. It shows something only if it exceeds 5%
+    by more than the scatter of repeats explains (Student's t).
     """
     gain = float(slower.mean() - faster.mean())
     error = noise.deviation * np.sqrt(1 / len(faster) + 1 / len(slower))
@@ -180,7 +183,7 @@ def _shown_gain(slower: Array, faster: Array, noise: _Noise) -> float:
 
 
 def _caveats_of_runs(points: Sequence[ScalingPoint], busy: Draws, prior: ScalingPrior) -> Iterator[str]:
-    """Yield doubts about the runs that a prediction is from, whatever it predicts."""
+    """Yield doubts about the runs that a prediction is made from. They do not depend on what is predicted."""
     for devices, factor in superlinear(points, prior).items():
         yield (
             f"super-linear: on {counted(devices, 'device')} each is {factor:.2f} times as fast as on fewer, more than "
@@ -194,7 +197,7 @@ def _caveats_of_runs(points: Sequence[ScalingPoint], busy: Draws, prior: Scaling
 
 
 def _caveats_of_target(points: Sequence[ScalingPoint], target: Target) -> Iterator[str]:
-    """Yield doubts about how far the runs are from what is predicted."""
+    """Yield doubts that depend on what is predicted: whether the runs are too few, or too different from it."""
     samples = [point.samples for point in points]
     if len(points) < SHOWING_HIDDEN:
         stay = is_same_work([*samples, target.samples], target.samples)
@@ -206,7 +209,10 @@ def _caveats_of_target(points: Sequence[ScalingPoint], target: Target) -> Iterat
 
 
 def _third_count(smaller: int, larger: int, target: int) -> str:
-    """Return which number of devices to run beside two, to narrow the interval of a third.
+    """Return in words a third number of devices to run, so that the interval of the prediction for `target` narrows.
+
+    It is twice the larger measured number if that is below the target, else twice the smaller one if that is below the
+    larger one. If neither is, no number is named.
 
     >>> _third_count(1, 2, 8), _third_count(1, 8, 16), _third_count(1, 2, 4)
     ('4 devices', '2 devices', 'a third number')
@@ -216,7 +222,7 @@ def _third_count(smaller: int, larger: int, target: int) -> str:
 
 
 def _interval(log_draws: Array, runs: int) -> Interval:
-    """Return the median and the middle 95% of draws, as exponentials."""
+    """Return the exponentials of the median and of the bounds of the middle 95% of draws; `runs` are its repeats."""
     quantiles = np.quantile(log_draws, [(1 - LEVEL) / 2, 0.5, (1 + LEVEL) / 2])
     low, value, high = (float(np.exp(quantile)) for quantile in quantiles)
     return Interval(value, low, high, runs, coverage=LEVEL)

@@ -1,4 +1,4 @@
-"""Series: configurations that differ only in their number of devices, from which other numbers are predicted."""
+"""Series: configurations that differ only in their number of devices, and predictions for other numbers of devices."""
 
 from collections import defaultdict
 from collections.abc import Mapping
@@ -19,13 +19,17 @@ from multicard.runs.parameters import JobParameters, nested
 
 # Parameters in which the configurations of a series differ.
 VARIED = ("devices", "nodes")
-# The machine for which a predicted configuration is checked: what is predicted need not run here.
+# A predicted configuration need not be able to run here, so whether it is supported is checked for this machine.
 HAS_EVERYTHING = Machine(cpus=1, gpus=8, profilers=()).hypothetical()
 
 
 @dataclass(frozen=True)
 class Series:
-    """Configurations on one kind of machine with a completed run, by the number of devices in which they differ."""
+    """Configurations with a completed run on one kind of machine, by their number of devices.
+
+    Apart from devices and nodes they have the same parameters. Only the one on one device may have another method, such
+    as the strategy `single`.
+    """
 
     configurations: Mapping[int, Configuration]
 
@@ -41,19 +45,19 @@ class Series:
 
     @cached_property
     def points(self) -> list[ScalingPoint]:
-        """The configurations whose time and samples of a step are known, by rising number of devices."""
+        """A point for each configuration whose step time and samples are known, by rising number of devices."""
         points = [self._point(devices) for devices in sorted(self.configurations)]
         return [point for point in points if point is not None]
 
     def _point(self, devices: int) -> ScalingPoint | None:
-        """Return the runs on a number of devices; None if the time or the samples of a step are not known."""
+        """Return the point of a number of devices; None if the time or the samples of its steps are not known."""
         configuration = self.configurations[devices]
         step_s = configuration.blocks("iteration_time_s")
         samples = samples_per_device(configuration)
         if not step_s or samples is None:
             return None
         parameters = self._parameters(devices)
-        # Where the process that computes also loads, the wait for data is a part of its work.
+        # If the process that computes also loads, what is recorded as its wait for data is its own work.
         is_loading = parameters is not None and configuration.workload.loads_in_step(parameters)
         waits_s = {} if is_loading else configuration.blocks("data_s")
         return ScalingPoint(
@@ -66,14 +70,15 @@ class Series:
 
     @cached_property
     def checks(self) -> list[PredictionCheck]:
-        """Each measured number of devices beside its prediction from the smaller ones."""
+        """The measured step on each number of devices except the smallest, with its prediction from smaller numbers."""
         return checks(self.points)
 
     def forecast(self, devices: int) -> Prediction:
-        """Predict the time of a step, throughput and speed-up on a number of devices; else the result has a `reason`.
+        """Predict the time of a step, throughput and speed-up on a number of devices.
 
-        More devices than the runs had of a node are predicted as on one node, with a caveat, unless some runs were on
-        several nodes.
+        If nothing can be predicted, the result has a `reason` and no time. If all runs were on one node, the devices
+        are assumed to be on one node, too. There is a caveat if they are GPUs, and more than the runs found on their
+        node. If some runs were on several nodes, at most as many devices per node are assumed as the runs had.
         """
         reason = self._refusal(devices)
         if reason:
@@ -98,7 +103,7 @@ class Series:
         return any((configuration["nodes"] or 1) > 1 for configuration in self.configurations.values())
 
     def _network_caveat(self, devices: int) -> str | None:
-        """Return the doubt that so many GPUs need a second node, which no run had; None without that doubt."""
+        """Return the caveat that so many GPUs need a second node, while no run had one; None if it does not apply."""
         runs = [run for configuration in self.configurations.values() for run in configuration.completed]
         gpus = [run.provenance.gpu_count for run in runs if run.provenance.gpu_count]
         if self._spans_nodes or not gpus or self.largest["device"] != "cuda":
@@ -108,7 +113,11 @@ class Series:
         return f"more GPUs than the runs saw of their node, {max(gpus)}: a network between nodes was not measured"
 
     def _with_rates(self, predicted: Prediction) -> Prediction:
-        """Add throughput and speed-up to a predicted step, as far as the work of such a step is known."""
+        """Add throughput and speed-up to a predicted step.
+
+        There is a throughput only if the work of the predicted step is known, and a speed-up only if the work of a step
+        on one device is known, too.
+        """
         work = {devices: work_of_step(configuration) for devices, configuration in self.configurations.items()}
         work_per_device = {devices: amount / devices for devices, amount in work.items() if amount}
         predicted_per_device = _per_device(work_per_device, predicted.devices)
@@ -123,7 +132,7 @@ class Series:
         return replace(predicted, throughput=throughput, speedup=speedup)
 
     def _refusal(self, devices: int) -> str | None:
-        """Return the reason why a number of devices is not predicted; None if it is."""
+        """Return why a number of devices is not predicted, such as that it was measured; None if there is no reason."""
         if devices in self.configurations:
             step_s = self.configurations[devices].mean("iteration_time_s")
             return f"measured: {1000 * step_s:.3g} ms per step" if step_s else "measured"
@@ -139,9 +148,9 @@ class Series:
         return None
 
     def _parameters(self, devices: int) -> JobParameters | None:
-        """Return the parameters on so many devices of a node; None if a table does not have all of them.
+        """Return the parameters of a run on `devices` devices of one node; None if they are not known or not valid.
 
-        A table has the command of a script as one text, from which its arguments cannot be told apart.
+        Those of a script are not known: a table holds its command as one text, which does not show its arguments.
         """
         model = self.largest.workload.parameters
         stated = {name: value for name, value in self.largest.parameters.items() if value is not None}
@@ -157,18 +166,22 @@ class Series:
 class _SeriesKey(NamedTuple):
     """What the configurations of a series have in common."""
 
-    # Parameters without the varied ones and the method.
+    # Names and values of all parameters except `VARIED` and the method.
     parameters: tuple[tuple[str, Any], ...]
-    # The machine, whatever part of it a job was given.
+    # The kind of machine, without the number of GPUs that a job was given.
     machine: str | None
-    # The versions, whichever profiler observed the run.
+    # The versions, without the profiler.
     software: str | None
-    # Strategy, or technique.
+    # The strategy, or the technique.
     method: Any
 
 
 def series(results: Results) -> list[Series]:
-    """Sort configurations into series; one on one device joins the series of each strategy whose baseline it is."""
+    """Sort the completed configurations into series.
+
+    A configuration on one device is in the series of each method that it is the baseline of. If several configurations
+    of a series have the same number of devices, the first one is taken.
+    """
     groups: dict[_SeriesKey, dict[int, Configuration]] = defaultdict(dict)
     for configuration in results.configurations():
         if configuration.completed:
@@ -182,7 +195,7 @@ def series(results: Results) -> list[Series]:
             on_one_device = configurations.get(1, groups[baseline][1])
             configurations = {**configurations, 1: on_one_device}
         all_series[key] = Series(configurations)
-    # A baseline alone is no series of its own: it is a part of others.
+    # A group of a baseline alone makes no series: it is already part of the series of other methods.
     return [member for key, member in all_series.items() if key not in baselines or len(member.configurations) > 1]
 
 
@@ -195,7 +208,10 @@ def _series_key(configuration: Configuration) -> _SeriesKey:
 
 
 def _baseline(key: _SeriesKey, groups: Mapping[_SeriesKey, Mapping[int, Configuration]]) -> _SeriesKey | None:
-    """Return the group of another method whose run on one device is the baseline of a group; None without one."""
+    """Return the key of the group whose run on one device is the baseline of the group `key`.
+
+    None if no group of another method has a baseline, or if the group `key` ran on one device only.
+    """
     configurations = groups[key]
     if max(configurations) == 1:
         return None
@@ -208,10 +224,11 @@ def _baseline(key: _SeriesKey, groups: Mapping[_SeriesKey, Mapping[int, Configur
 
 
 def _per_device(amounts: Mapping[int, float], devices: int) -> float | None:
-    """Return what each of so many devices has of a step, by what each has on other numbers of devices.
+    """Return how much of a step's work each of `devices` devices does.
 
-    That is as much, if it stays (weak scaling); less, if all devices together have as much as before (strong scaling);
-    None if neither holds, or nothing is known.
+    `amounts`: how much each device does on other numbers of devices, by these numbers. If this is constant (weak
+    scaling), it is returned. If the amount of all devices together is constant (strong scaling), that amount divided by
+    `devices` is returned. None if neither is constant, or if nothing is known.
 
     >>> _per_device({1: 64, 2: 64}, 4), _per_device({1: 64, 2: 32}, 4), _per_device({1: 64, 2: 48}, 4)
     (64, 16.0, None)

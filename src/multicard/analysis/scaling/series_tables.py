@@ -1,4 +1,4 @@
-"""Predictions of series, and how predictions of measured runs turned out: tables with units in the names of columns."""
+"""Tables of predictions of series, and of how predictions of measured runs turned out. Column names state units."""
 
 from collections.abc import Sequence
 from statistics import median
@@ -22,7 +22,7 @@ CHECKED = (*ABOUT, "predicted_s", "predicted_s_low", "predicted_s_high", "measur
 def predictions_table(all_series: Sequence[Series], devices: Sequence[int]) -> pd.DataFrame:
     """Return the columns `PREDICTED`: a row for each series and number of devices.
 
-    `measured` lists the numbers of devices that a prediction is from. Where nothing is predicted, `reason` says why.
+    `measured` lists the numbers of devices that a prediction is made from. If nothing is predicted, `reason` says why.
     """
     rows = []
     for series in all_series:
@@ -43,7 +43,7 @@ def predictions_table(all_series: Sequence[Series], devices: Sequence[int]) -> p
 
 
 def checks_table(all_series: Sequence[Series]) -> pd.DataFrame:
-    """Return the columns `CHECKED`: a row for each measured number of devices that smaller ones predict."""
+    """Return the columns `CHECKED`: a row for each measured number of devices that smaller numbers can predict."""
     rows = []
     for series in all_series:
         for check in series.checks:
@@ -61,7 +61,7 @@ def checks_table(all_series: Sequence[Series]) -> pd.DataFrame:
 
 
 def checked_line(checks: Sequence[PredictionCheck]) -> str:
-    """Return in a sentence how predictions of measured runs turned out on a machine."""
+    """Return a sentence on how far predictions of measured runs were off, and how often their intervals held."""
     errors = [abs(check.error) for check in checks if check.error is not None]
     if not errors:
         return "Never checked on this machine: no number of devices was measured that smaller ones predict."

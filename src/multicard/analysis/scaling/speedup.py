@@ -14,9 +14,9 @@ from multicard.stats.interval import Interval
 from multicard.stats.pool import Pool
 from multicard.stats.samples import geometric_mean, ratio_by_block
 
-# Work over time, by what counts it.
+# Columns of rates (work over time), each for another unit of work.
 RATES = ("throughput_samples_per_s", "tokens_per_s", "steps_per_s")
-# Shares of ideal scaling outside of which both sides may not have done the same work.
+# If a speed-up per device is below the first or above the second, both sides may not have done the same work.
 LEAST_EFFICIENCY, MOST_EFFICIENCY = 0.02, 1.1
 # Parameters in which a configuration may differ from its baseline.
 BASELINE_DIFFERS = ("strategy", "devices", "nodes")
@@ -24,16 +24,17 @@ BASELINE_DIFFERS = ("strategy", "devices", "nodes")
 
 @dataclass(frozen=True)
 class Speedup:
-    """A configuration beside its baseline on one device."""
+    """A configuration with its baseline on one device, and its speed-up over that. Made by `speedups_of`."""
 
     configuration: Configuration
-    # None if none completed.
+    # None if none was measured.
     baseline: Configuration | None
-    # Geometric mean over the blocks of repeats; None without a baseline, or without rates.
+    # Geometric mean of the speed-up over blocks of repeats; None without a baseline, or without rates.
     mean: Interval | None
-    # How configurations that differ in their devices scale: `strong`, `weak` or `unknown`.
+    # How this configuration and those that differ from it at most in `BASELINE_DIFFERS` scale: `strong`, `weak` or
+    # `unknown`.
     scaling: str
-    # True if they ran on several numbers of devices; else efficiency has no meaning.
+    # True if these were measured on several numbers of devices. Otherwise efficiency has no meaning.
     has_efficiency: bool
 
     @cached_property
@@ -48,7 +49,7 @@ class Speedup:
 
     @property
     def by_repeat(self) -> dict[int, float]:
-        """Speed-up in each repeat that both have."""
+        """Speed-up in each repeat that both the configuration and its baseline have."""
         return ratio_by_block(self.rates, self.baseline_rates)
 
     @property
@@ -60,14 +61,15 @@ class Speedup:
     def of_repeat(self, repeat: int) -> float | None:
         """Return the speed-up of one repeat; None if it is not known.
 
-        It is over the repeat of the baseline with the same number, or over the baseline's mean if that has none.
+        The rate is divided by that of the baseline's repeat with the same number. If there is no such repeat, it is
+        divided by the geometric mean of the baseline's repeats.
         """
         rate = self.rates.get(repeat)
         baseline_rate = self.baseline_rates.get(repeat, geometric_mean(self.baseline_rates))
         return rate / baseline_rate if rate is not None and baseline_rate else None
 
     def efficiency(self, speedup: Interval | None) -> Interval | None:
-        """Return a speed-up per device; None where it has no meaning."""
+        """Return a speed-up divided by the number of devices; None if it is not known, or has no meaning."""
         if speedup is None or not self.has_efficiency:
             return None
         devices = self.configuration["devices"]
@@ -75,7 +77,9 @@ class Speedup:
 
 
 def implausible(speedup: float, devices: int) -> str | None:
-    """Return the doubt of a speed-up far above or below ideal scaling, in words; None of any other.
+    """Return in words that a speed-up is in doubt, if it is far above or below ideal scaling; else None.
+
+    The speed-up of one device is never in doubt.
 
     >>> implausible(5.0, 4)
     '125% efficient: above ideal; check that both sides do the same work'
@@ -92,7 +96,7 @@ def implausible(speedup: float, devices: int) -> str | None:
 
 
 class _Pair(NamedTuple):
-    """A configuration with its baseline."""
+    """A configuration with its baseline; None if none was measured."""
 
     configuration: Configuration
     baseline: Configuration | None
@@ -101,8 +105,8 @@ class _Pair(NamedTuple):
 def speedups_of(configurations: Sequence[Configuration]) -> list[Speedup]:
     """Return the speed-up of each configuration, in their order.
 
-    A baseline differs at most in `BASELINE_DIFFERS`. Intervals are by the scatter of all that are given, such as those
-    of a scenario, or of a job on one kind of machine.
+    A configuration and its baseline differ at most in `BASELINE_DIFFERS`. Intervals follow from the scatter of all
+    given configurations, which may be those of a scenario, or of a job on one kind of machine.
     """
     pool = Pool({configuration.key: configuration.blocks(configuration.rate) for configuration in configurations})
     families = grouped(configurations, lambda configuration: configuration.rest(BASELINE_DIFFERS))
@@ -127,9 +131,10 @@ def _is_measured(configuration: Configuration) -> bool:
 
 
 def _pairs(family: Sequence[Configuration]) -> list[_Pair]:
-    """Find the baseline of each of some configurations that differ at most in `BASELINE_DIFFERS`.
+    """Return each configuration with its baseline. `family`: configurations that differ at most in `BASELINE_DIFFERS`.
 
-    It is the one that the workload prefers, such as the strategy `single`, of those that were measured on one device.
+    Of the configurations that were measured on one device, the baseline has the method that the workload prefers, such
+    as the strategy `single`.
     """
     workload = family[0].workload
     on_one_device = {
@@ -146,17 +151,19 @@ def _pairs(family: Sequence[Configuration]) -> list[_Pair]:
 
 
 class _WorkGrowth(NamedTuple):
-    """How many times the work of a step on one device a step on several devices has."""
+    """The work of a step on several `devices`: `times` as much as the work of a step on one device."""
 
     times: float
     devices: int
 
 
 def _scaling(pairs: Sequence[_Pair]) -> str:
-    """Return how configurations that differ in their devices scale.
+    """Return how configurations that differ in their devices scale: `strong`, `weak` or `unknown`.
 
-    Vision runs state it, and LLM runs always scale weakly. Of scripts the work of a step over the baseline's decides:
-    `strong` where it stays the same, `weak` where it grows with the devices, else `unknown`.
+    Parameters of vision runs state it, and LLM runs always scale weakly. For a user's program it is found by comparing
+    the work of a step with that of the baseline: `strong` if it is the same on all numbers of devices, `weak` if it
+    grows in proportion to the devices. It is `unknown` if neither holds, if the work of some configuration on several
+    devices or of its baseline is not known, or if no run completed on several devices.
     """
     first = pairs[0].configuration
     if not first.workload.is_user_program:
@@ -180,9 +187,9 @@ def _scaling(pairs: Sequence[_Pair]) -> str:
 
 
 def scaling_of_runs(results: Results) -> dict[str, str]:
-    """Return how the configuration of each run scales, among those of its scenario: `strong`, `weak` or `unknown`.
+    """Return by run id how the configuration of the run scales: `strong`, `weak` or `unknown`.
 
-    Of a run in several scenarios the first one decides.
+    It is compared with other configurations of the same scenario. If a run is in several scenarios, the first decides.
     """
     scaling: dict[str, str] = {}
     for scenario in results.by_scenario():

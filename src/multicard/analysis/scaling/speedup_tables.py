@@ -16,7 +16,7 @@ from multicard.stats.interval import Interval, interval_columns
 
 @dataclass(frozen=True)
 class _RunSpeedup:
-    """The speed-up of one run; empty for a run that did not complete."""
+    """The speed-up of one run. All fields are None for a run that did not complete."""
 
     baseline: str | None = None
     speedup: float | None = None
@@ -26,11 +26,11 @@ class _RunSpeedup:
 def add_scaling(measures: pd.DataFrame) -> pd.DataFrame:
     """Add `baseline`, `speedup` and `efficiency` to the measures of one scenario.
 
-    Speed-up is the throughput over that of the baseline: the run with the same other parameters on one device, of
-    vision runs under the strategy `single` where the scenario has it, else under the same strategy. Throughput counts
-    distinct samples in vision runs, tokens in LLM runs. The baseline is the repeat of the same number, else the
-    geometric mean of all its repeats. Efficiency is the speed-up per device. Where there is no baseline both are empty,
-    and so is efficiency where no such run has another number of devices.
+    Speed-up is the throughput of a run over that of its baseline. Throughput counts distinct samples in vision runs,
+    and tokens in LLM runs. The baseline has the same other parameters on one device. In vision runs its strategy is
+    `single` if the scenario has that, else the same one. The repeat of the baseline with the same number counts;
+    without it the geometric mean of all repeats of the baseline. Efficiency is the speed-up per device. Both are empty
+    without a baseline. Efficiency is also empty if such runs were measured on one number of devices only.
     """
     by_run = _speedups_by_run(speedups_of(Results(measures).configurations()))
     rows = [by_run.get(run, _RunSpeedup()) for run in measures["run"]]
@@ -55,12 +55,13 @@ def _speedups_by_run(all_speedups: Sequence[Speedup]) -> dict[str, _RunSpeedup]:
 
 
 def over_repeats(results: Results, values: Sequence[str], include_lost: bool = False) -> pd.DataFrame:
-    """Return each value of each configuration over its completed repeats, with intervals, on whatever machines.
+    """Return the mean of each value over the completed repeats of each configuration, with its interval.
 
-    There is a row per configuration that a run completed, with `include_lost` one of each: its parameters, `repeats`,
-    and for each value `<value>`, `<value>_low` and `<value>_high`, by `Results.means`; `speedup` and `efficiency` are
-    those of `speedups`. Bounds are empty where fewer than two repeats are known. With `include_lost` there is the
-    `outcome`, too: completed where one repeat did.
+    Runs on different machines are repeats of one configuration. There is a row for each configuration with a completed
+    run; with `include_lost` for the others, too. Columns: the parameters; `repeats`, how many completed; and for each
+    value `<value>`, `<value>_low` and `<value>_high`. They are computed by `Results.means`, but `speedup` and
+    `efficiency` are those of `speedups`. Bounds are empty if nothing shows the scatter, as for a single repeat. With
+    `include_lost` there is also `outcome`: `completed` if a repeat completed, else the outcome of the first run.
     """
     shown = results.on_any_machine()
     if not include_lost:
@@ -88,9 +89,10 @@ def _outcome(configuration: Configuration) -> str:
 def speedups(results: Results) -> pd.DataFrame:
     """Return speed-up and efficiency of each configuration of one scenario, with intervals over repeats.
 
-    There is a row per configuration that a run completed: its parameters, `scaling` (of LLM runs always weak, of
-    scripts by the samples of their steps, or unknown), `repeats`, `baseline`, and `speedup` and `efficiency` with
-    `…_low` and `…_high`; `add_scaling` says what these are.
+    There is a row for each configuration with a completed run. Columns: the parameters; `scaling`, which is `strong`,
+    `weak` or `unknown` (LLM runs always scale weakly; for scripts the samples of their steps decide); `repeats`, how
+    many completed; `baseline`; `speedup` and `efficiency`, each with `…_low` and `…_high`. `add_scaling` explains the
+    last three.
     """
     shown = results.on_any_machine()
     all_speedups = speedups_of(shown.configurations())
@@ -106,7 +108,10 @@ def speedups(results: Results) -> pd.DataFrame:
 
 
 def speedup_table(results: Results, always: Collection[str] = ()) -> pd.DataFrame:
-    """Return `speedups` without the parameters that all rows share, or that follow the preset, but for `always`."""
+    """Return `speedups` without the parameters that have one value, or that another one such as the preset decides.
+
+    `always`: parameters that are kept in any case. If no parameter varies, the workload's main one is kept.
+    """
     table = speedups(results)
     if table.empty:
         return table
@@ -122,14 +127,14 @@ def speedup_table(results: Results, always: Collection[str] = ()) -> pd.DataFram
 
 
 def throughput_of(measures: pd.DataFrame) -> str:
-    """Return the measure of throughput of a table of runs: in its workload's unit, or in steps if no run has that."""
+    """Return the column of throughput of a table of runs: in its workload's unit, or in steps if no run has that."""
     rate = workload_of(measures).unit.throughput
     counts_steps = "steps_per_s" in measures and measures[rate].isna().all()
     return "steps_per_s" if counts_steps else rate
 
 
 def throughputs_of(measures: pd.DataFrame) -> list[str]:
-    """Return the measures of throughput to show: `throughput_of`, and the one in tokens if any run has it."""
+    """Return the columns of throughput to show: that of `throughput_of`, and the one in tokens if any run has it."""
     tokens = "tokens_per_s"
     rates = [throughput_of(measures)]
     if tokens in measures and tokens not in rates and measures[tokens].notna().any():
@@ -138,7 +143,7 @@ def throughputs_of(measures: pd.DataFrame) -> list[str]:
 
 
 def columns_of(name: str, intervals: Sequence[Interval | None]) -> dict[str, np.ndarray]:
-    """Return the columns `<name>`, `<name>_low` and `<name>_high` with a row per interval, empty where it is None.
+    """Return the columns `<name>`, `<name>_low` and `<name>_high` with a row per interval; None gives an empty row.
 
     >>> columns_of("speedup", [Interval(1.9, 1.8, 2.0, 3), None])
     {'speedup': array([1.9, nan]), 'speedup_low': array([1.8, nan]), 'speedup_high': array([ 2., nan])}
@@ -149,14 +154,14 @@ def columns_of(name: str, intervals: Sequence[Interval | None]) -> dict[str, np.
 
 
 def _speedup_intervals(all_speedups: Sequence[Speedup]) -> dict[str, list[Interval | None]]:
-    """Return the intervals of speed-up and efficiency, by name, in the order of the speed-ups."""
+    """Return the intervals of `speedup` and of `efficiency`, each in the order of `all_speedups`."""
     means = [_shown_mean(speedup) for speedup in all_speedups]
     efficiencies = [speedup.efficiency(mean) for speedup, mean in zip(all_speedups, means, strict=True)]
     return {"speedup": means, "efficiency": efficiencies}
 
 
 def _shown_mean(speedup: Speedup) -> Interval | None:
-    """Return the mean speed-up, of a baseline itself without bounds: its speed-up is 1 by definition."""
+    """Return the mean speed-up. That of a baseline itself has no bounds, because it is 1 by definition."""
     if speedup.mean is not None and speedup.baseline is speedup.configuration:
         return speedup.mean.without_bounds()
     return speedup.mean

@@ -1,17 +1,19 @@
-"""A model of the time of a step on n devices, whose unknowns are drawn given runs on a few numbers of devices.
+"""A model of the time of a step on n devices. Its unknowns are drawn given runs on a few numbers of devices.
 
     T(n) = max(L(n), max(B(n), 0.001) · W(n)),    B(n) = C(n) + G(n) + max(0, H(n) − ⅔ C(n))
 
-- C, compute, grows with the samples of a device, but for a fixed share, which runs of several batch sizes show.
-- G, growth, is c (n^p − 1) / (2^p − 1) with −1 < p < 1.5, and n relative to the smallest number of devices. With p = −1
-  it is the 1 − 1/n of a ring's bandwidth, with p = 0 the log2 n of a tree or of waiting for the slowest rank, with p =
-  1 the n − 1 of a ring's latency. Exposed communication shows in it, serial work under strong scaling, and whatever
-  else devices cost.
-- H, communication that backward passes hide on two numbers of devices, may show on more under weak scaling: it is that
-  of a ring, h · 2 (1 − 1/n), less what can be hidden. H is 0 where it would have shown, or where samples vary.
-- L, loading, counts where ranks waited for it. Each rank loads for itself, or the ranks of a node share what that can
-  load, or anything between.
-- W is a random walk over the doublings of n (`posterior`): whatever else such a curve does not have. L has one as well.
+- C, compute, is the sum of a fixed share and a share that grows with the samples of a device. The fixed share is an
+  unknown only if these samples vary. If not, C is 1.
+- G, growth, is c (n^p − 1) / (2^p − 1) with −1 < p < 1.5, where n is relative to the smallest number of devices. With
+  p = −1 it is proportional to the 1 − 1/n of a ring's bandwidth. With p = 0 it is the log2 n of a tree, or of waiting
+  for the slowest rank. With p = 1 it is the n − 1 of a ring's latency. G stands for exposed communication, for serial
+  work under strong scaling, and for whatever else more devices cost.
+- H is communication as of a ring, h · 2 (1 − 1/n), of which the backward pass hides up to ⅔ of C. Runs on two numbers
+  of devices may hide all of it, while more devices do not. H is 0 with runs on three or more numbers of devices, which
+  would show it, and if the samples of a device vary.
+- L, loading, is known only if ranks waited for data in some runs. Either each rank loads for itself, or the ranks of a
+  node share what the node can load, or something in between.
+- W is a random walk over the doublings of n (`posterior`). It stands for all that such a curve lacks. L has one, too.
 
 `_BusyCurve` has B, relative to a step on the smallest number of devices, and `_LoadingCurve` has L; their examples can
 be checked by hand.
@@ -28,15 +30,15 @@ from multicard.analysis.scaling.work import is_same_work
 
 # Range of the exponent p of the growth.
 LOWEST_EXPONENT, HIGHEST_EXPONENT = -1.0, 1.5
-# No draw takes less than this share of a step on the smallest number of devices, so that it has a logarithm.
+# A drawn time is at least this share of a step on the smallest number of devices, so that it has a logarithm.
 SHORTEST = 1e-3
-# Runs on so many numbers of devices show communication that some of them hide.
+# With runs on at least this many numbers of devices, no hidden communication is assumed: some of them would show it.
 SHOWING_HIDDEN = 3
-# Share of a step's compute under which communication can be hidden: that of the backward pass.
+# Communication can be hidden by up to this share of a step's compute: that of the backward pass.
 HIDEABLE = 2 / 3
-# The loader sets the pace from this share of a step on that waits for data.
+# The loader sets the pace if at least this share of a step is spent waiting for data.
 WAITING_SHARE = 0.05
-# Relative difference up to which two times are the same.
+# Loading that no rank waited for took at most as long as the step plus this share of it.
 SAME_TIME = 0.05
 
 
@@ -48,14 +50,14 @@ class ScalingPoint:
     devices_per_node: int
     # Samples of a step on one device.
     samples: float
-    # Seconds of a step, and the part of these that waited for data, of each repeat. The part is 0 if the process that
-    # computes also loads.
+    # For each repeat the seconds of a step, and how many of these were spent waiting for data. The wait is 0 if the
+    # process that computes also loads.
     step_s: tuple[float, ...]
     waited_s: tuple[float, ...]
 
     @property
     def busy_s(self) -> Array:
-        """Seconds of a step without the wait for data, of each repeat."""
+        """For each repeat the seconds of a step without the wait for data."""
         return np.array(self.step_s) - np.array(self.waited_s)
 
     @property
@@ -66,7 +68,7 @@ class ScalingPoint:
 
 @dataclass(frozen=True)
 class Target:
-    """The step to predict: the number of devices, and the samples of each."""
+    """The step to predict: the number of devices, how many of them are on a node, and the samples of each device."""
 
     devices: int
     devices_per_node: int
@@ -88,9 +90,10 @@ def draw_busy(points: Sequence[ScalingPoint], target: Target, prior: ScalingPrio
 
 
 def draw_loading(points: Sequence[ScalingPoint], target: Target, prior: ScalingPrior) -> Draws | None:
-    """Draw the time that loading the samples of a step takes; None where no rank ever waited for data.
+    """Draw the time that loading the samples of a step takes.
 
-    The runs where ranks waited measure it. The other ones limit it: there it took no longer than the step.
+    Runs in which ranks waited for data measure this time. The other runs limit it: there it took no longer than the
+    step. None if no rank ever waited, or if no draw respects these limits.
     """
     waiting = [point for point in points if point.is_waiting]
     limiting = [point for point in points if not point.is_waiting]
@@ -109,7 +112,7 @@ def _device_counts(steps: Sequence[Step]) -> Array:
 
 
 def _doublings(steps: Sequence[Step]) -> Array:
-    """Return how often the devices of the first step double up to those of each.
+    """Return for each step how many times the devices of the first step have to be doubled to give its devices.
 
     >>> _doublings([Target(2, 2, 64), Target(8, 8, 64)]).tolist()
     [0.0, 2.0]
@@ -119,13 +122,13 @@ def _doublings(steps: Sequence[Step]) -> Array:
 
 
 class _LoadingCurve:
-    """The time of loading a step: proportional to samples · (devices of a node)^s, where s says how far these share it.
+    """The time of loading the samples of a step. It is proportional to samples · (devices of a node)^s.
 
-    With s = 0 each rank loads for itself, however many there are. With s = 1 the ranks of a node share what that can
-    load, so that each has to wait for all. The only unknown z is of s = sin²(π/2 · Φ(z)): sin² makes both ends likelier
-    than anything between.
+    With s = 0 each rank loads for itself, however many there are. With s = 1 the ranks of a node share what the node
+    can load, so that each has to wait for the samples of all. The only unknown z gives s = sin²(π/2 · Φ(z)). The sin²
+    makes values of s near 0 and 1 likelier than those in between.
 
-    With z = 0, Φ is ½ and s = sin²(π/4) = ½: 64 samples on four devices of a node take 64 · √4 = 128.
+    With z = 0, Φ is ½ and s = sin²(π/4) = ½. Then 64 samples on each of four devices of a node take 64 · √4 = 128:
 
     >>> curve = _LoadingCurve([Target(1, 1, 64), Target(4, 4, 64)])
     >>> np.exp(curve.log_times(np.array([[0.0]]))).round(6).tolist()
@@ -141,7 +144,7 @@ class _LoadingCurve:
         self._log_sharing = np.log(np.array(sharing, dtype=float))
 
     def log_times(self, z: Array) -> Array:
-        """Return log times but for their level, draws × steps."""
+        """Return log times less their common level, draws × steps."""
         shared = np.sin(np.pi / 2 * ndtr(z)) ** 2
         return self._log_samples + shared * self._log_sharing
 
@@ -149,11 +152,12 @@ class _LoadingCurve:
 class _BusyCurve:
     """Compute, growth and exposed communication, relative to a step of the first point.
 
-    Its unknowns z: the amount of the growth, its exponent, the fixed share of compute if the samples of a device vary,
-    and hidden communication if that is possible.
+    The columns of its unknowns z stand for the amount of the growth, for its exponent, and for a third unknown if there
+    is one: the fixed share of compute if the samples of a device vary, else hidden communication if it is assumed.
 
     With z = 0 they have the prior's medians: c = 0.01, p = −1 + 2.5 · ½ = ¼, and h = 0.15. Then G is 0, 0.01 and
-    0.01 · (4^¼ − 1) / (2^¼ − 1) = 0.01 · 0.4142 / 0.1892, and H is at most 0.15 · 2 · ¾, which ⅔ of the compute hides.
+    0.01 · (4^¼ − 1) / (2^¼ − 1) = 0.01 · 0.4142 / 0.1892 on 1, 2 and 4 devices. H is at most 0.15 · 2 · ¾, and ⅔ of the
+    compute hides all of it.
 
     >>> points = [ScalingPoint(devices, devices, 64.0, (0.1,), (0.0,)) for devices in (1, 2)]
     >>> curve = _BusyCurve(points, Target(4, 4, 64.0), ScalingPrior())
@@ -168,11 +172,12 @@ class _BusyCurve:
         self._doublings = _doublings(steps)
         self._samples = np.array([step.samples for step in steps]) / points[0].samples
         self._samples_vary = not is_same_work(self._samples, 1.0)
-        # Hidden communication is a share of a step that does not shrink with the devices.
+        # The prior's `hidden` is a share of a step whose compute does not shrink as devices are added.
         self._hides = len(points) < SHOWING_HIDDEN and not self._samples_vary
         self._usual_growth = prior.growth
         if self._samples_vary:
-            # The prior's growth is a share of a step: here of one between the first and the shortest.
+            # The prior's `growth` is a share of a step. If steps shrink, it is taken as a share of the geometric mean
+            # of the first step and the shortest one.
             self._usual_growth = prior.growth * np.sqrt(self._samples.min())
 
     @property
@@ -182,14 +187,15 @@ class _BusyCurve:
 
     @property
     def coordinates(self) -> list[Array]:
-        """Doublings of the devices, and of the samples of a device if these vary: the walk deviates in both."""
+        """Coordinates of the walk: doublings of the devices, and of the samples of a device if these vary."""
         if self._samples_vary:
             return [self._doublings, np.log2(self._samples)]
         return [self._doublings]
 
     def log_times(self, z: Array) -> Array:
         """Return log times, draws × (points, target)."""
-        # The third column is of the fixed share or of hidden communication, which never occur together.
+        # The third column stands for the fixed share or for hidden communication, which are never both unknown. It is
+        # empty if there is neither.
         growth_scores = z[:, 0:1]
         exponent_scores = z[:, 1:2]
         last_scores = z[:, 2:3]
@@ -201,7 +207,7 @@ class _BusyCurve:
         return np.log(np.maximum(times, SHORTEST))
 
     def _compute(self, scores: Array) -> Array:
-        """Return C, times that grow with the samples of a device, but for a fixed share."""
+        """Return C: the time of compute, a fixed share and a share that grows with the samples of a device."""
         if not self._samples_vary:
             return np.ones_like(self._devices)
         share = _log_normal(self._usual_growth, self._prior.growth_spread, scores)
@@ -209,14 +215,14 @@ class _BusyCurve:
         return fixed + (1 - fixed) * self._samples
 
     def _growth(self, scores: Array, exponent_scores: Array) -> Array:
-        """Return G, the time that more devices than on the first point add."""
+        """Return G: the time that is added if there are more devices than on the first point."""
         first_doubling = _log_normal(self._usual_growth, self._prior.growth_spread, scores)
         # Any exponent of the range is as likely as any other.
         exponent = LOWEST_EXPONENT + (HIGHEST_EXPONENT - LOWEST_EXPONENT) * ndtr(exponent_scores)
         return first_doubling * growth(self._devices / self._devices[0], exponent)
 
     def _communication(self, scores: Array) -> Array:
-        """Return H, the time of a ring, by that of two devices; backward passes may hide it."""
+        """Return H: the time of communication by a ring, hidden or not. On two devices it is the unknown h."""
         between_two_devices = _log_normal(self._prior.hidden, self._prior.hidden_spread, scores)
         return between_two_devices * 2 * (1 - 1 / self._devices)
 
@@ -234,6 +240,6 @@ def growth(times: Array, exponent: Array) -> Array:
     >>> [growth(np.array([1, 2, 4]), np.array(exponent)).round(3).tolist() for exponent in (-1.0, 0.0, 1.0)]
     [[0.0, 1.0, 1.5], [0.0, 1.0, 2.0], [0.0, 1.0, 3.0]]
     """
-    # The limit p → 0 is log2 n, which a small exponent has but for rounding.
+    # For p = 0 the formula is 0 / 0. Its limit is log2 n, to which a tiny exponent comes close enough.
     exponent = np.where(abs(exponent) < 1e-6, 1e-6, exponent)
     return np.expm1(exponent * np.log(times)) / np.expm1(exponent * np.log(2))

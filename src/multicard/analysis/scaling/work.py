@@ -1,7 +1,7 @@
-"""The work of a training step, by which runs on several numbers of devices are comparable.
+"""The work of a training step, which makes runs on different numbers of devices comparable.
 
 Under weak scaling every device computes as much as before, so the work of a step grows with the devices. Under strong
-scaling the devices share the work of one.
+scaling the devices share the work that one device does in a step.
 """
 
 from statistics import median
@@ -11,7 +11,8 @@ from numpy.typing import ArrayLike
 
 from multicard.results.configuration import Configuration
 
-# Relative difference up to which two amounts of work are the same: a last batch that is cut, or texts of other lengths.
+# Two amounts of work count as the same if they differ by at most this share. A smaller last batch or texts of different
+# lengths may make such a difference.
 SAME_WORK = 0.05
 
 
@@ -25,9 +26,9 @@ def is_same_work(work: ArrayLike, reference: ArrayLike) -> bool:
 
 
 def work_of_step(configuration: Configuration) -> float | None:
-    """Return the work of a step of all devices, in the unit of the rate: distinct samples, or tokens.
+    """Return the work of a step on all devices together, in the unit of the rate: distinct samples, or tokens.
 
-    It is the mean rate times the mean time of a step. None if one of them is not known.
+    It is the mean rate times the mean time of a step. None if the rate or the time is not known.
     """
     rate = configuration.mean(configuration.rate)
     step_s = configuration.mean("iteration_time_s")
@@ -35,10 +36,10 @@ def work_of_step(configuration: Configuration) -> float | None:
 
 
 def samples_per_device(configuration: Configuration) -> float | None:
-    """Return how many samples a device computes in a step, or units of work if samples are not counted.
+    """Return how many samples a device computes in a step, or how many units of work if samples are not counted.
 
-    Samples that several ranks repeat count for each of them, unlike in `work_of_step`. It is a count, the same in each
-    repeat but for rounding, so the median is taken. None if no rate is known.
+    A sample that several ranks compute counts for each of them, unlike in `work_of_step`. The number is the same in
+    each repeat except for rounding, so the median over repeats is returned. None if no rate is known.
     """
     step_s = configuration.blocks("iteration_time_s")
     for rate in ("processed_samples_per_s", configuration.rate):
