@@ -1,1 +1,1 @@
-"""The claims of two papers, and their tests."""
+"""The claims of two papers, and tests that check them against measurements."""

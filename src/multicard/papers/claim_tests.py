@@ -1,4 +1,4 @@
-"""Kinds of tests of claims: which runs each is about, and the comparisons between them that it makes."""
+"""Kinds of tests of claims: which runs a test of each kind is about, and how it compares them."""
 
 import re
 from collections import defaultdict
@@ -19,28 +19,29 @@ from multicard.results.configuration import OBSERVATION, Configuration, Measured
 from multicard.results.results import Results
 from multicard.stats.samples import ratio_by_block, shared_blocks
 
-# A key of `where`: the kind of the data set, which the record of a run has, and neither parameters nor measures.
+# A key of `where` that is neither a parameter nor a measure: the kind of the data set, from the record of a run.
 DATA_SOURCE = "data_source"
 
 NumberType = Literal["ratio", "share"]
 
 
 class Comparison(NamedTuple):
-    """A number that a test compares with its limits, in each block of repeats in which all of its sides ran.
+    """A number that a test compares with its limits, in each block in which all of its `sides` ran.
 
-    A block is the number of a repeat, in which every configuration runs once.
+    `sides`: the configurations that the number is computed from. A block is identified by the number of a repeat, in
+    which every configuration runs once.
     """
 
     by_block: Mapping[int, float]
     sides: tuple[Configuration, ...]
 
     def runs(self, blocks: Iterable[int]) -> list[MeasuredRun]:
-        """Return the runs of all sides in some blocks."""
+        """Return the completed runs of all sides in some blocks."""
         return [run for side in self.sides for run in side.completed if run.repeat in blocks]
 
 
 class Range(Strict):
-    """Values from one number to another, both included."""
+    """All numbers from `at_least` to `at_most`, both included. None means that there is no limit on that side."""
 
     at_least: float | None = None
     at_most: float | None = None
@@ -66,20 +67,21 @@ Where = dict[Name, Value | list[Value] | Range | None]
 
 
 class Test(Strict):
-    """A test of a claim, base of all kinds: the runs that it is about, and the limits between which its number must be.
+    """A test of a claim: the runs that it is about, and the limits of its number. Base class of all kinds of tests.
 
     Attributes
     ----------
     number_type
         Ratios are averaged as logarithms, shares as they are.
     statement
-        What the test shows if it is confirmed, as a sentence.
+        A sentence that says what the test shows if it is confirmed.
     where
-        Values that the compared configurations have, by the name of a parameter or measure.
+        Values that the compared configurations must have, by the name of a parameter or measure, or `DATA_SOURCE`.
     max_data_share
-        Highest mean share of a step spent waiting for data, if the loader must not set the pace.
+        Configurations with a higher mean share of a step spent waiting for data do not count, because their loader sets
+        the pace. None if any share counts.
     above, below
-        Limits of the number; at least one is set.
+        The test is confirmed if the number is above the one limit and below the other. At least one is set.
     """
 
     # Pytest collects no class that has this.
@@ -95,10 +97,10 @@ class Test(Strict):
 
     @property
     def timed(self) -> bool:
-        """True if the number depends on times, so that disturbed runs do not count.
+        """True if the number depends on times, so that runs with doubtful times do not count.
 
-        Any other number is counted or computed alike in each repeat, so equal repeats show that it does not scatter
-        (`stats.pool.Pool`).
+        A number that does not depend on times is counted or computed in the same way in each repeat. Equal repeats then
+        show that it does not scatter (`exact` of `stats.pool.Pool`).
         """
         return True
 
@@ -109,11 +111,14 @@ class Test(Strict):
         return self
 
     def comparisons(self, configurations: Sequence[Configuration], results: Results) -> list[Comparison]:
-        """Compare some configurations of all evidence; those without the numbers make no comparison."""
+        """Return the comparisons that `configurations` make. Those without the needed numbers make none.
+
+        `results`: all measurements, also those of configurations that do not count.
+        """
         raise NotImplementedError
 
     def exclusion_reason(self, configuration: Configuration) -> str:
-        """Return why the runs of a configuration do not show what the test is about; empty where they do."""
+        """Return why the runs of a configuration do not show what the test is about; empty if they do."""
         data_shares = configuration.values("data_share")
         if self.max_data_share is None or not data_shares:
             return ""
@@ -125,8 +130,9 @@ class Test(Strict):
 class Compare(Test):
     """The ratio of a measure under one value of a parameter to the measure under another value.
 
-    Everything else is equal except the parameters that `may_differ`. A `trend` is this ratio on the most devices
-    divided by the ratio on the fewest.
+    The configuration under a value in `of` is divided by the one under a value in `against`. All other parameters are
+    equal, except those in `may_differ`. A `trend` is this ratio on the most devices divided by the ratio on the fewest.
+    `of_where`: further values that the first configuration must have.
     """
 
     kind: Literal["compare", "trend"]
@@ -139,11 +145,11 @@ class Compare(Test):
 
     @property
     def timed(self) -> bool:
-        """True of times, rates and energy, by the unit in the measure's name."""
+        """True if the measure is a time, a rate or an energy, by the unit at the end of its name."""
         return self.measure.endswith(("_s", "_j"))
 
     def comparisons(self, configurations: Sequence[Configuration], results: Results) -> list[Comparison]:
-        """Return one comparison per pair of configurations, of a trend one per series of pairs over devices."""
+        """Return a comparison for each pair of configurations; for a trend, for each pair on several device counts."""
         where = {name: values for name, values in self.where.items() if name != self.parameter}
         fitting = [configuration for configuration in configurations if fits(configuration, where)]
         groups = grouped(fitting, lambda configuration: configuration.rest([self.parameter, *self.may_differ]))
@@ -151,7 +157,10 @@ class Compare(Test):
         return pairs if self.kind == "compare" else self._trends(pairs)
 
     def _pairs(self, configurations: Sequence[Configuration]) -> list[Comparison]:
-        """Compare configurations that differ in the parameter, and in what may differ."""
+        """Compare each configuration with a value in `of` with each that has a value in `against`.
+
+        `configurations` differ at most in the parameter and in those of `may_differ`.
+        """
         pairs = []
         for compared in configurations:
             if compared[self.parameter] not in self.of or not fits(compared, self.of_where):
@@ -164,7 +173,7 @@ class Compare(Test):
         return pairs
 
     def _trends(self, pairs: Sequence[Comparison]) -> list[Comparison]:
-        """Compare each pair on the most devices with the same pair on the fewest."""
+        """Compare each pair on the most devices with the same pair on the fewest; none if it ran on one number only."""
         series: dict[Hashable, dict[int, Comparison]] = defaultdict(dict)
         for pair in pairs:
             compared, base = pair.sides
@@ -180,17 +189,17 @@ class Compare(Test):
 
 
 class Efficiency(Test):
-    """Speed-up per device over one device, under the strategy `single` if it ran, else under the same strategy.
+    """Speed-up per device. The baseline is one device under the strategy `single` if that ran, else the same strategy.
 
-    A configuration counts only if it was also measured with each of the values in `measured_with`, so that several
-    tests compare the same configurations.
+    A configuration counts only if it was also measured with each value in `measured_with` in place of its own. So tests
+    that differ in such a value compare the same configurations.
     """
 
     kind: Literal["efficiency"]
     measured_with: dict[Name, Values] = Field(default_factory=dict)
 
     def comparisons(self, configurations: Sequence[Configuration], results: Results) -> list[Comparison]:
-        """Return one comparison per configuration on several devices."""
+        """Return a comparison for each configuration on several devices that has a speed-up."""
         measured = {
             (name, configuration[name], _key_without(configuration, name))
             for configuration in results.configurations()
@@ -208,13 +217,13 @@ class Efficiency(Test):
 
 
 class Scaling(Test):
-    """Mean speed-up of the configurations `where` over that of those `than`, with equal numbers of devices."""
+    """Mean speed-up of the configurations that fit `where`, divided by that of those that fit `than`."""
 
     kind: Literal["scaling"]
     than: Where
 
     def comparisons(self, configurations: Sequence[Configuration], results: Results) -> list[Comparison]:
-        """Return one comparison per machine, versions and number of devices."""
+        """Return a comparison for each number of devices on each machine with each set of versions."""
         speedups_by_setting = self._speedups_by_setting(configurations, self.where)
         bases_by_setting = self._speedups_by_setting(configurations, self.than)
         comparisons = []
@@ -233,7 +242,7 @@ class Scaling(Test):
     def _speedups_by_setting(
         configurations: Sequence[Configuration], where: Where
     ) -> Mapping[tuple[Any, ...], Sequence[Comparison]]:
-        """Return the speed-ups of the configurations `where`, by number of devices, machine and versions."""
+        """Return the speed-ups of the configurations that fit `where`, by number of devices, machine and versions."""
 
         def setting(speedup: Comparison) -> tuple[Any, ...]:
             scaled = speedup.sides[0]
@@ -243,13 +252,13 @@ class Scaling(Test):
 
 
 class ShareOfRuns(Test):
-    """A test of a share of each run, base of those that read it from the run's rows in `table`."""
+    """A test of a share that is read from the rows of each run in the gathered table `table`. A base class."""
 
     number_type: ClassVar[NumberType] = "share"
     table: ClassVar[str]
 
     def comparisons(self, configurations: Sequence[Configuration], results: Results) -> list[Comparison]:
-        """Return one comparison per configuration."""
+        """Return a comparison for each configuration of which a run shows the share."""
         rows_by_run = results.table_by_run(self.table)
         comparisons = []
         for configuration in configurations:
@@ -263,12 +272,12 @@ class ShareOfRuns(Test):
         return one_per_job(comparisons)
 
     def share(self, rows: pd.DataFrame) -> float | None:
-        """Return the share from the rows of a run; None where they do not show it."""
+        """Return the share that the rows of a run show; None if they show none."""
         raise NotImplementedError
 
 
 class ApiTime(ShareOfRuns):
-    """The share of the time in CUDA calls that is spent in the functions whose names contain a pattern."""
+    """The share of the time in CUDA calls that is spent in functions whose names contain the pattern `functions`."""
 
     table: ClassVar[str] = "cuda_api"
 
@@ -276,7 +285,7 @@ class ApiTime(ShareOfRuns):
     functions: re.Pattern[str]
 
     def share(self, rows: pd.DataFrame) -> float | None:
-        """Return the share of the summed durations of the calls of a run; None without calls."""
+        """Return the share of the summed durations of all calls of a run; None if these take no time."""
         # Rows of backtraces repeat calls of other rows.
         calls = rows[rows["api"] != "backtrace"]
         matches = calls["function"].map(lambda name: bool(self.functions.search(str(name)))).astype(bool)
@@ -285,7 +294,7 @@ class ApiTime(ShareOfRuns):
 
 
 class Reaches(ShareOfRuns):
-    """The highest test accuracy in the first epochs."""
+    """The highest test accuracy in the first `epochs` epochs."""
 
     table: ClassVar[str] = "epochs"
 
@@ -298,7 +307,7 @@ class Reaches(ShareOfRuns):
         return False
 
     def share(self, rows: pd.DataFrame) -> float | None:
-        """Return the highest accuracy of the epochs of a run; None if no epoch has one."""
+        """Return the highest accuracy of a run in its first epochs; None if none of these has one."""
         highest = rows.loc[rows["epoch"] <= self.epochs, "test_accuracy"].max()
         return float(highest) if pd.notna(highest) else None
 
@@ -307,9 +316,10 @@ AnyTest = Annotated[Compare | Efficiency | Scaling | ApiTime | Reaches, Field(di
 
 
 def fits(configuration: Configuration, where: Where) -> bool:
-    """True if a configuration has the parameters, and the first of its completed runs the measures, that are wanted.
+    """True if a configuration has all values in `where`.
 
-    Configurations of a user's own program never fit: no paper is about them.
+    The value of a measure is that of the first completed run that has it. Configurations of a user's own program never
+    fit, because no paper is about them.
     """
     if configuration.workload.is_user_program:
         return False
@@ -329,7 +339,7 @@ def _value(configuration: Configuration, name: str) -> Any:
 
 
 def _speedups(configurations: Sequence[Configuration], where: Where) -> list[Comparison]:
-    """Return the speed-up of each configuration on several devices; its baseline is the second side."""
+    """Return the speed-up of each fitting configuration on several devices. Its second side is the baseline."""
     return [
         Comparison(speedup.by_repeat, (speedup.configuration, speedup.baseline))
         for speedup in speedups_of(configurations)
@@ -341,7 +351,7 @@ def _speedups(configurations: Sequence[Configuration], where: Where) -> list[Com
 
 
 def _means_by_block(comparisons: Sequence[Comparison]) -> dict[int, float]:
-    """Return the geometric mean of comparisons that have the same blocks, in each of these."""
+    """Return for each block the geometric mean over comparisons, all of which have the same blocks."""
     if not comparisons:
         return {}
     return {
@@ -351,9 +361,9 @@ def _means_by_block(comparisons: Sequence[Comparison]) -> dict[int, float]:
 
 
 def one_per_job(comparisons: Sequence[Comparison], job_sides: int | None = None) -> list[Comparison]:
-    """Return one of several comparisons whose configurations differ only in how their runs are observed.
+    """Return one of several comparisons whose sides differ only in how runs are observed: the one with most blocks.
 
-    The first `job_sides` sides of a comparison decide, by default all.
+    `job_sides`: only that many sides, the first ones, are compared with those of other comparisons; None for all.
     """
     return observed_once(
         comparisons,
@@ -363,9 +373,10 @@ def one_per_job(comparisons: Sequence[Comparison], job_sides: int | None = None)
 
 
 def same_blocks(comparisons: Sequence[Comparison]) -> list[Comparison]:
-    """Return the comparisons in the blocks that all of them have; none without such a block.
+    """Return the comparisons with only the blocks that all of them have; no comparisons if there is no such block.
 
-    Means over different series would differ by these, so the series are the same in all blocks.
+    A mean over comparisons has to be over the same ones in all blocks. Otherwise its values would differ between blocks
+    because different comparisons contribute.
     """
     blocks = shared_blocks([comparison.by_block for comparison in comparisons])
     if not blocks:
@@ -377,5 +388,5 @@ def same_blocks(comparisons: Sequence[Comparison]) -> list[Comparison]:
 
 
 def _key_without(configuration: Configuration, parameter: str) -> Hashable:
-    """Return a key that is equal for configurations that differ at most in a parameter, and how they are observed."""
+    """Return a key that is equal for configurations that differ at most in `parameter` and in how they are observed."""
     return configuration.rest([parameter, *OBSERVATION])

@@ -15,6 +15,7 @@ from multicard.papers.claim_tests import AnyTest, Where
 
 Hardware = Literal["gpu", "numa", "any"]
 Text = Annotated[str, Field(min_length=1)]
+# A type checker cannot evaluate names that are known only when the program runs.
 if TYPE_CHECKING:
     WorkloadName = str
 else:
@@ -23,7 +24,7 @@ else:
 # The claims that come with multicard.
 SHIPPED = pipeline_folder() / "resources" / "claims.yaml"
 
-# The measurements that a claim is about, in words.
+# The measurements that a claim is about, in words, by its `hardware`.
 ABOUT: dict[Hardware, str] = {
     "gpu": "GPUs whose names are recorded",
     "numa": "GPUs of a machine that is known to have two or more NUMA nodes",
@@ -45,11 +46,12 @@ class Claim(Strict):
     hardware
         The hardware on which runs must have been measured; see `ABOUT`.
     size
-        Values that runs of a workload must have to be judged.
+        For each workload the values that its runs must have to be judged. Runs of a workload that is not named here
+        need no particular values.
     our_choice
-        Limits and conditions of the tests that the paper does not give.
+        Limits and conditions of the tests that are not from the paper but chosen here, in words.
     tests
-        Tests that are judged together.
+        The tests of the claim. Their intervals are corrected for the number of tests.
     """
 
     id: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
@@ -66,7 +68,7 @@ class Claim(Strict):
 def read_claims(path: Path) -> list[Claim]:
     """Read the claims of a YAML file.
 
-    Raises `UserError` for the first fault.
+    Raises `UserError` that names the first fault, if there is one.
     """
     try:
         return TypeAdapter(list[Claim]).validate_python(read_yaml(path))

@@ -1,8 +1,9 @@
 """The papers' claims, checked against the measurements: confirmed, refuted, not decided, not judged, not measured here.
 
-A claim makes few statements, and a matrix many comparisons for each. Judged one by one, some of many would be decided
-by chance, the more the larger the matrix. So all comparisons of a test are pooled within each block of repeats, and the
-blocks, which are independent of each other, give the interval: more comparisons make it narrower.
+A claim makes few statements, but a matrix of runs has many comparisons for each. If each comparison were judged alone,
+chance would decide some of them, and more of them in a larger matrix. So all comparisons of a test are averaged within
+each block of repeats. The interval is that over blocks, which are independent of each other. More comparisons make it
+narrower.
 """
 
 import math
@@ -37,11 +38,11 @@ class TestResult:
     test, verdict
         The test, and the verdict on it.
     pooled
-        The mean of its number over the blocks, with the p-value of the limit that decides; None without comparisons.
+        The mean of the test's number over blocks, with the p-value of the limit that decides. None without comparisons.
     comparisons
         The comparisons that were pooled.
     not_judged_because
-        Why the measurements cannot decide the test; empty where they can.
+        Why the measurements cannot decide the test; empty if they can.
     """
 
     # Pytest collects no class that has this.
@@ -61,7 +62,7 @@ class TestResult:
 
     @property
     def finding(self) -> str:
-        """Verdict, the number with its interval, and how far the single comparisons differ."""
+        """The verdict, the number with its interval, and the range of single comparisons; or why there is no number."""
         if self.pooled is None:
             return f"Not judged: {self.not_judged_because}"
         in_words = partial(_in_words, number_type=self.test.number_type)
@@ -86,7 +87,7 @@ class JudgedClaim:
 
     @property
     def can_be_judged(self) -> str:
-        """`yes` if the runs can decide all tests; else `in part` or `no`, and why not."""
+        """`yes` if the runs can decide all tests; else `in part` or `no`, with each test that they cannot, and why."""
         not_judged = [result for result in self.tests if result.not_judged_because]
         if not not_judged:
             return "yes"
@@ -96,12 +97,12 @@ class JudgedClaim:
 
     @property
     def finding(self) -> str:
-        """Statements and findings of the tests, as one sentence each."""
+        """The statement of each test, followed by its finding."""
         return " ".join(f"{result.test.statement} {result.finding}." for result in self.tests)
 
     @property
     def conditions(self) -> str:
-        """Machines, versions, number of runs behind the pooled numbers, and their repeats; empty without runs."""
+        """Machines, versions, and numbers of runs and of repeats behind the pooled numbers; empty without runs."""
         provenances = {run.run: run.provenance for result in self.tests for run in result.runs}
         if not provenances:
             return ""
@@ -116,7 +117,7 @@ class JudgedClaim:
 
 @dataclass(frozen=True)
 class _Basis:
-    """The comparisons that a test is judged by, or if there are none the verdict and the reason."""
+    """The comparisons that a test is judged by. If there are none, `verdict` is the verdict and `reason` says why."""
 
     comparisons: list[Comparison]
     verdict: Verdict = "not decided"
@@ -124,11 +125,11 @@ class _Basis:
 
 
 def judge(claims: Sequence[Claim], results: Results) -> list[JudgedClaim]:
-    """Check each claim against the measurements."""
+    """Judge each claim by the measurements."""
     numa_nodes_by_machine: dict[str | None, set[int]] = defaultdict(set)
     for run in results.runs:
         numa_nodes_by_machine[run.provenance.machine] |= run.provenance.numa_nodes
-    # Placement matters on two nodes and more.
+    # Where processes are placed matters only on machines with two or more NUMA nodes.
     numa_machines = {machine for machine, nodes in numa_nodes_by_machine.items() if len(nodes) >= 2}
     return [_judge(claim, results, numa_machines) for claim in claims]
 
@@ -141,7 +142,11 @@ def _judge(claim: Claim, results: Results, numa_machines: set[str | None]) -> Ju
 
 
 def _with_reason(result: TestResult, basis: _Basis) -> TestResult:
-    """Return a result with the reason why it cannot be judged, if there is one."""
+    """Return a result with the reason why it cannot be judged, if there is one.
+
+    Without comparisons the verdict and the reason are those of `basis`. Without an interval the reason is why there is
+    none.
+    """
     if result.pooled is None:
         return replace(result, verdict=basis.verdict, not_judged_because=basis.reason)
     if result.pooled.low is None:
@@ -151,7 +156,11 @@ def _with_reason(result: TestResult, basis: _Basis) -> TestResult:
 
 
 def _basis(test: AnyTest, claim: Claim, results: Results, numa_machines: set[str | None]) -> _Basis:
-    """Return the comparisons of a test that may be judged; without any the closest reason why there are none."""
+    """Return the comparisons that a test is judged by; if there are none, the verdict and the reason.
+
+    A test is not judged if its own exclusions leave no comparisons. It is not measured here if those of the claim do,
+    or if there are no such runs at all.
+    """
 
     def exclusion_from_claim(configuration: Configuration) -> str:
         return _exclusion_reason(configuration, claim, numa_machines)
@@ -166,7 +175,8 @@ def _basis(test: AnyTest, claim: Claim, results: Results, numa_machines: set[str
     comparisons = test.comparisons(of_test, results)
     if comparisons:
         return _Basis(comparisons)
-    # There would be comparisons if the runs that the test excludes counted, or those that the claim excludes.
+    # If comparisons exist without the exclusions by the test, these exclusions are the reason why there are none. Then
+    # the same is tried without the exclusions by the claim.
     excluded_by_test = test.comparisons(of_claim, results)
     if excluded_by_test:
         return _Basis([], "not judged", _reasons(excluded_by_test, exclusion_from_test))
@@ -177,17 +187,17 @@ def _basis(test: AnyTest, claim: Claim, results: Results, numa_machines: set[str
 
 
 def _reasons(comparisons: Sequence[Comparison], exclusion_reason: Callable[[Configuration], str]) -> str:
-    """Return the reasons for which the sides of comparisons are not judged, each once."""
+    """Return the reasons why the sides of comparisons are excluded, each once, joined by commas."""
     reasons = [exclusion_reason(side) for comparison in comparisons for side in comparison.sides]
     return ", ".join(dict.fromkeys(filter(None, reasons)))
 
 
 def _exclusion_reason(configuration: Configuration, claim: Claim, numa_machines: set[str | None]) -> str:
-    """Return why no test of a claim judges a configuration; empty where they may."""
+    """Return why a configuration does not count for any test of a claim; empty if it may count."""
     provenance = configuration.provenance
     if any(run.provenance.is_synthetic for run in configuration.runs):
         return "synthetic timings"
-    # Synthetic images are in memory: no loader reads, decodes or copies them.
+    # Synthetic images are already in memory, so no loader reads, decodes or copies them.
     if provenance.data_source == SYNTHETIC:
         return "synthetic images"
     needs_gpu = claim.hardware != "any"
@@ -207,7 +217,7 @@ def _without_doubtful_runs(configuration: Configuration) -> Configuration:
 
 
 def _doubt_of(run: MeasuredRun) -> str:
-    """Return why the times of a run are doubtful; empty where they are not."""
+    """Return why the times of a run are doubtful; empty if they are not."""
     notices = notices_by_subject(run.values)
     return next((notice for notice in (DISTURBED, NOT_STATIONARY) if notice in notices), "")
 
@@ -218,7 +228,11 @@ def _doubts_of(configuration: Configuration) -> str:
 
 
 def _verdict_of_claim(verdicts: Collection[Verdict]) -> Verdict:
-    """Return the verdict on a claim by those on its tests: refuted by one, confirmed by all."""
+    """Return the verdict on a claim by the distinct verdicts on its tests.
+
+    One refuted test refutes the claim. If all tests have the same verdict, the claim has it, too. Otherwise the claim
+    is `not judged` if each test is not judged or not measured here, else `not decided`.
+    """
     if "refuted" in verdicts:
         return "refuted"
     if len(verdicts) == 1:
@@ -229,9 +243,9 @@ def _verdict_of_claim(verdicts: Collection[Verdict]) -> Verdict:
 def judge_together(tests: Sequence[tuple[AnyTest, Sequence[Comparison]]]) -> list[TestResult]:
     """Return the results of tests, each judged by its comparisons.
 
-    A test is confirmed where its interval lies wholly inside the limits and refuted where it lies wholly outside. The
-    levels of the intervals are those of Holm's step-down procedure (`corrections.holm_levels`), so that one or more
-    tests are decided wrongly with a probability of at most 5%.
+    A test is confirmed if its interval lies wholly inside the limits, and refuted if it lies wholly outside. The levels
+    of the intervals are those of Holm's step-down procedure (`corrections.holm_levels`). So the probability that one or
+    more of these tests are decided wrongly is at most 5%.
     """
     series = [(test, same_blocks(comparisons)) for test, comparisons in tests]
     levels = holm_levels([_pooled(test, kept).p_value if kept else None for test, kept in series])
@@ -252,9 +266,11 @@ def pooled_interval(
     level: float = LEVEL,
     exact: bool = False,
 ) -> Interval:
-    """Return the mean of comparisons, of ratios the geometric one; of a share, bounds are from 0 to 1.
+    """Return the mean of comparisons: the geometric mean of ratios, or the arithmetic mean of shares.
 
-    Raises `ValueError` without a block that all comparisons have.
+    The mean of shares and its bounds are limited to 0 and 1. `against`: the value that the p-value tests the mean
+    against. `level`: the coverage of the interval. `exact`: True if equal repeats show that nothing scatters. Raises
+    `ValueError` if no block is common to all comparisons.
     """
     numbers = [comparison.by_block for comparison in comparisons]
     is_ratio = number_type == "ratio"
@@ -265,14 +281,14 @@ def pooled_interval(
 
 
 def _pooled(test: AnyTest, comparisons: Sequence[Comparison], level: float = LEVEL) -> Interval:
-    """Return the pooled number; its p-value is of the limit that it must exclude to be decided."""
+    """Return the pooled number. Its p-value is that of the limit that its interval must exclude to decide the test."""
     value = pooled_interval(comparisons, test.number_type).value
     if test.above is not None and value < test.above:
         decisive_limits = [test.above]
     elif test.below is not None and value > test.below:
         decisive_limits = [test.below]
     else:
-        # Inside the limits the number must differ from both, so the one that it differs from less decides.
+        # A number inside the limits must differ from both. So the limit with the larger p-value decides.
         decisive_limits = [limit for limit in (test.above, test.below) if limit is not None]
     intervals = [
         pooled_interval(comparisons, test.number_type, limit, level, exact=not test.timed) for limit in decisive_limits

@@ -1,4 +1,4 @@
-"""Verdicts on the papers' claims as tables: claims.csv has a row per claim, claims_tests.csv a row per test of one."""
+"""Verdicts on the papers' claims as tables: claims.csv has a row for each claim, claims_tests.csv for each test."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,9 +23,9 @@ TEST_COLUMNS = (
 
 
 def write_claims(claims: Path, results: Path, scenarios: Sequence[str]) -> None:
-    """Check the claims against the scenarios of a results folder, and write the CSVs of claims and tests into it.
+    """Judge the claims of a file by the scenarios of a results folder, and write both tables into that folder.
 
-    Raises `UserError` if the claims are faulty, or a scenario's measures are not there.
+    Raises `UserError` if the file of claims is faulty, or if the measures of a scenario are missing.
     """
     judged = judge(read_claims(claims), Results.read(results, scenarios))
     write_csv(claims_table(judged), results / CLAIMS)
@@ -33,7 +33,7 @@ def write_claims(claims: Path, results: Path, scenarios: Sequence[str]) -> None:
 
 
 def claims_table(judged: Sequence[JudgedClaim]) -> pd.DataFrame:
-    """Return one row per claim, columns `COLUMNS`."""
+    """Return the columns `COLUMNS` with a row for each claim."""
     rows = []
     for result in judged:
         stated = result.claim.model_dump()
@@ -50,7 +50,7 @@ def claims_table(judged: Sequence[JudgedClaim]) -> pd.DataFrame:
 
 
 def table_of_tests(judged: Sequence[JudgedClaim]) -> pd.DataFrame:
-    """Return one row per test with its pooled number, columns `TEST_COLUMNS`."""
+    """Return the columns `TEST_COLUMNS` with a row for each test. Its numbers are empty if it had no comparisons."""
     rows = [_test_row(claim.claim.id, result) for claim in judged for result in claim.tests]
     return pd.DataFrame(rows, columns=list(TEST_COLUMNS))
 
