@@ -5,9 +5,9 @@
 | `content` | what is the text of the file? |
 | `document`, `repair` | which JSON is in the text, even if it is not quite JSON? |
 | `events` | which events are of which kind? |
-| `processes` | whose are they, if ranks were merged into one file? |
-| `tables`, `messages`, `copies` | what are the groups and numbers of a kind? |
-| `origin` | which rank, GPUs and clock are they of? |
+| `processes` | of which process is each event, if somebody merged the files of ranks into one? |
+| `tables`, `messages`, `copies` | what are the groups and numbers of the events of a kind? |
+| `origin` | what are the rank, the GPUs and the clock of the trace? |
 | `findings` | what was out of order in the file? |
 | `values` | which number does a value of JSON stand for? |
 """
@@ -44,9 +44,10 @@ from multicard.trace.model import (
 def read(path: Path, large: bool = False) -> Trace:
     """Read one trace.
 
-    `large`: a gzipped file may unpack to very many times its size, which else is refused as an attack would be.
+    `large`: if True, a gzipped file may unpack to any size. Else one that unpacks to very many times its size is
+    refused, because it may be an attack.
 
-    Raises `TraceError` if the file is not a trace.
+    Raises `TraceError` if the file is not a trace, cannot be read, or is refused.
     """
     findings: Findings = Counter()
     try:
@@ -81,7 +82,8 @@ def _trace(path: Path, document: Document, findings: Findings) -> Trace:
     for table in tables.values():
         refuse_absurd(table.numbers)
 
-    # The process of a file of one rank, whose number stands for the rank in what is known of the whole file.
+    # The process that the file's statements about itself, such as the rank, are about. In a merged file it is the first
+    # process, and only the clock is looked up with it.
     process = parts[0].process.number
     is_merged = len(parts) > 1
     stated_rank = origin.rank(document, findings)
@@ -113,11 +115,12 @@ def _trace(path: Path, document: Document, findings: Findings) -> Trace:
 
 
 def _events_of_processes(path: Path, document: Document, findings: Findings) -> list[_ProcessEvents]:
-    """Return the events of each process, of which a file has several if somebody merged the files of ranks."""
+    """Return the events of each process. A file has several processes if somebody merged the files of ranks."""
     events_of_kinds = by_kind(document.traceEvents, findings)
     calling_pids = list(dict.fromkeys(call.pid for call in events_of_kinds["api"]))
     if len(calling_pids) == 1:
-        # If one process alone made calls, other process ids are of the same process: containers give it more than one.
+        # If only one process id made calls, all other process ids stand for the same process, which has several ids if
+        # it runs in a container.
         [pid] = calling_pids
         process = Process(numbered([pid])[pid], pid)
         return [_ProcessEvents(process, events_of_kinds)]
@@ -144,11 +147,11 @@ def _tables(parts: Sequence[_ProcessEvents], findings: Findings) -> dict[str, Ev
 
 
 def _source(kind: str, table: EventTable, groups: tuple[str, ...]) -> EventSource:
-    """Return the events of a table, which lie in memory, as one part with the group columns that are wanted."""
+    """Return the events of a table, all of them as one part, with the group columns that are wanted."""
     merged = Groups()
 
     def read_all() -> Iterator[Batch]:
-        # Groups that differ in other columns only become one.
+        # Groups that differ only in columns that are not wanted become one group.
         merged_codes = merged.codes(picked(kind, groups, table.groups))
         yield Batch(merged_codes[table.codes], table.numbers)
 

@@ -1,4 +1,7 @@
-"""Read the text of a trace file, plain or gzipped as its first bytes show, and up to the point where it was cut."""
+"""Read the text of a trace file, which is plain or gzipped, as its first bytes show.
+
+If a gzipped file was cut, the text is what can be unpacked.
+"""
 
 import gzip
 import zlib
@@ -8,14 +11,15 @@ from multicard.core.compressed import GZIP_MAGIC, UnpackLimit, UnpacksTooLarge, 
 from multicard.core.errors import TraceError
 from multicard.trace.kineto.findings import CUT, GZIPPED, NOT_GZIPPED, Findings
 
-# Real traces unpack to at most 30 times their size.
+# A gzipped file may unpack to at most 40 times its size, or 64 MiB if that is more. Real traces unpack to at most 30
+# times their size.
 LIMIT = UnpackLimit(times=40)
 
 
 def read_text(path: Path, large: bool, findings: Findings) -> bytes:
-    """Return the text of a file.
+    """Return the text of a file, and add to the findings what was out of order in it.
 
-    `large`: the gzipped file may unpack to any size.
+    `large`: if True, a gzipped file may unpack to any size, else to at most `LIMIT`.
 
     Raises `TraceError` if the file holds no text, its gzip is damaged, or it unpacks to more than it may.
     """

@@ -1,6 +1,7 @@
 """The direction of a memory operation, from the name that its profiler gave it.
 
-- `Memcpy HtoD (Pageable -> Device)`: Kineto on CUDA and HIP. `A` is an array, which is memory of the device.
+- `Memcpy HtoD (Pageable -> Device)`: Kineto on CUDA and HIP. `A` is an array, which is memory of the device. `PtoP` is
+  a copy between two devices.
 - `Memcpy M2D (MEMORY(Unknown) -> DEVICE)`: Kineto on Intel's XPU. `M` is memory that its driver does not know, which is
   the host's; `S` is shared and may be on either side (pti-gpu, pti_view.h).
 - `CopyHostToDevice2D`, `FillBuffer`: Kineto on HIP until PyTorch 2.3 (ROCclr, platform/activity.cpp).
@@ -14,7 +15,7 @@ _SIDES = {"H": "host", "M": "host", "D": "device", "A": "device", "Host": "host"
 
 
 def operation(category: str, name: str) -> str:
-    """Return the kind of a memory operation, one of `OPERATIONS` of the model.
+    """Return the kind of a memory operation, one of `OPERATIONS` of the model; "other" if its name does not show it.
 
     >>> names = ["Memcpy HtoA (Pinned -> Array)", "Memcpy S2D (SHARED -> DEVICE)", "CopyDeviceToHost", "FillBuffer"]
     >>> [operation("gpu_memcpy", name) for name in names]
@@ -34,7 +35,9 @@ def operation(category: str, name: str) -> str:
 
 
 def host_memory(name: str) -> str | None:
-    """Return the kind of host memory of a copy, "pageable" or "pinned"; None if its name states none.
+    """Return the kind of host memory of a copy, "pageable" or "pinned"; None if its name states neither.
+
+    It is "pageable" if the name states both.
 
     >>> host_memory("Memcpy HtoD (Pinned -> Device)"), host_memory("Memcpy DtoD (Device -> Device)")
     ('pinned', None)

@@ -1,8 +1,9 @@
 """Decode the JSON of a trace: its events, and what the file states about itself.
 
-Most events of a trace are skipped or counted only, and decoding them is most of the work of reading it. So a sound file
-is decoded once, into records with no more fields than are used. Only a file that does not decode is repaired
-(`repair`), or decoded into plain dictionaries, of which records are made one by one.
+Decoding the events is most of the work of reading a trace, though most of them are then skipped or only counted. So a
+sound file is decoded only once, into records with no more fields than are used. If that fails because the text is not
+JSON, the text is repaired (`repair`). If it fails because a field has an unexpected type, the text is decoded into
+plain dictionaries, and records are made of them one by one.
 """
 
 import re
@@ -17,8 +18,8 @@ from multicard.trace.kineto.values import Scalar, scalar
 
 _LIST = re.compile(rb"\s*\[")
 
-# A time as the file has it. `events.with_times` replaces texts by decimal numbers, which msgspec itself decodes into no
-# field that may hold a text, too.
+# The type of a time. A file has it as a number or as a text, and `events.with_times` replaces texts by decimal numbers.
+# Only type checkers may see that, because msgspec accepts no field that may hold a text or a decimal number.
 if TYPE_CHECKING:
     Time = Scalar | Decimal
 else:
@@ -48,7 +49,7 @@ NO_ARGUMENTS = Arguments()
 class Event(msgspec.Struct, gc=False):
     """The fields of an event that are used.
 
-    `ph`: its phase, such as "X" for a complete event, and "B" and "E" for the begin and the end of one. `cat`: its
+    `ph`: its phase, such as "X" for a complete event, or "B" and "E" for the begin and the end of an event. `cat`: its
     category. `ts`, `dur`: start and duration in microseconds.
     """
 
@@ -74,15 +75,16 @@ class Document(msgspec.Struct):
 
 
 def decode(text: bytes, findings: Findings) -> Document:
-    """Return the document that a text holds, repaired where it can be.
+    """Return the document that a text holds; a text that is not JSON is repaired first.
 
-    Raises `msgspec.DecodeError` if the text is not JSON. Raises `msgspec.ValidationError` if it has no list of events.
+    Raises `msgspec.DecodeError` if the text is not JSON and cannot be repaired. Raises `msgspec.ValidationError` if it
+    has no list of events.
     """
     try:
         return _decode(text, findings)
     except msgspec.ValidationError:
-        # It is JSON, but a field has another type than it should. The decoder into records skips texts that it does not
-        # need, the one into plain values needs all of them to be UTF-8.
+        # The text is JSON, but a field has another type than it should. To be decoded into plain values, all of it must
+        # be UTF-8. Decoding into records did not check that, because it skips fields that are not used.
         return _from_plain(msgspec.json.decode(as_utf_8(text, findings)), findings)
     except (msgspec.DecodeError, UnicodeDecodeError):
         repaired = repair(text, findings)
@@ -105,7 +107,10 @@ def _decode(text: bytes, findings: Findings) -> Document:
 
 
 def _from_plain(plain: Any, findings: Findings) -> Document:
-    """Return a document made of dictionaries and lists; a value of an unexpected type counts as missing."""
+    """Return a document made of dictionaries and lists; a value of an unexpected type counts as missing.
+
+    Raises `msgspec.ValidationError` if there is no list of events.
+    """
     if isinstance(plain, list):
         return _list_at_top(_events(plain, findings), findings)
     if not isinstance(plain, dict) or not isinstance(plain.get("traceEvents"), list):
@@ -118,7 +123,7 @@ def _from_plain(plain: Any, findings: Findings) -> Document:
 def _list_at_top(events: list[Event], findings: Findings) -> Document:
     """Return the document of a file that is a bare list of events, as old versions wrote it.
 
-    Raises `msgspec.ValidationError` if none of the entries of the list is an event, which has a phase.
+    Raises `msgspec.ValidationError` if none of the entries of the list has a phase, which every event has.
     """
     if not any(event.ph for event in events):
         raise msgspec.ValidationError("Expected `array` of events")
@@ -127,14 +132,17 @@ def _list_at_top(events: list[Event], findings: Findings) -> Document:
 
 
 def _events(entries: list[Any], findings: Findings) -> list[Event]:
-    """Return the entries of a list that are objects as events, and count the others."""
+    """Return the objects in a list as events, and count all other entries as a finding."""
     objects = [entry for entry in entries if isinstance(entry, dict)]
     findings[NO_EVENTS] += len(entries) - len(objects)
     return [_event(entry) for entry in objects]
 
 
 def _event(entry: dict[str, Any]) -> Event:
-    """Return an object of the file as an event, None for each field of an unexpected type."""
+    """Return an object of the file as an event. A field is None if it is missing, or has an unexpected type.
+
+    If the arguments are missing, or have an unexpected type, they are `NO_ARGUMENTS`.
+    """
     return Event(
         ph=_text(entry.get("ph")),
         cat=_text(entry.get("cat")),

@@ -15,8 +15,9 @@ from multicard.trace.kineto.findings import (
 )
 from multicard.trace.kineto.values import Microseconds, Scalar, elapsed, microseconds
 
-# Calls of the host that start work on a device, by category: of CUDA and HIP, which Kineto gives the same names, of
-# Intel's XPU, of Meta's MTIA and of devices that others added to PyTorch (libkineto/include/ActivityType.h).
+# The categories of the host's calls that start work on a device, with the column `api` of each. Kineto gives calls of
+# CUDA and of HIP the same categories. The others are those of Intel's XPU, of Meta's MTIA, and of devices that third
+# parties added to PyTorch (libkineto/include/ActivityType.h).
 API_CATEGORIES = {
     "cuda_runtime": "runtime",
     "cuda_driver": "driver",
@@ -27,7 +28,8 @@ API_CATEGORIES = {
     "privateuse1_runtime": "runtime",
     "privateuse1_driver": "driver",
 }
-# Until PyTorch 1.10 these began with capital letters, and ranges of the program were among the operators.
+# Until PyTorch 1.10, categories began with capital letters, and ranges of the program had the category of operators. So
+# all categories are compared in small letters, and `OPERATORS` is that old category.
 OPERATORS = "operator"
 HOST_CATEGORIES = {"user_annotation", "cpu_op", OPERATORS, *API_CATEGORIES}
 DEVICE_CATEGORIES = {
@@ -35,7 +37,8 @@ DEVICE_CATEGORIES = {
     **dict.fromkeys(("gpu_memcpy", "gpu_memset", "memcpy", "memset"), "memory"),
 }
 _KINDS = {"user_annotation": "ranges", OPERATORS: "ranges", **dict.fromkeys(API_CATEGORIES, "api"), **DEVICE_CATEGORIES}
-# Ranges that PyTorch itself marks by record_function: steps, loading data, optimizers, parallel training.
+# Beginnings of the names of ranges that PyTorch itself marks by record_function: steps, loading data, optimizers,
+# parallel training.
 _RANGE_OF_PYTORCH = re.compile(r"ProfilerStep|enumerate\(DataLoader\)|Optimizer\.|\w*DataParallel\.forward")
 
 
@@ -56,14 +59,15 @@ AnyEvent = Event | TimedEvent
 
 
 def category_of(event: AnyEvent) -> str:
-    """Return the category of an event in small letters, "" if it has none."""
+    """Return the category of an event in small letters; "" if it has none."""
     return (event.cat or "").lower()
 
 
 def by_kind(events: Sequence[AnyEvent], findings: Findings) -> dict[str, list[TimedEvent]]:
-    """Return the events of each kind that tables are made of, in their order, with times that are numbers.
+    """Return the events of each kind that tables are made of, in the order of the file, with times that are numbers.
 
-    A begin and an end, which are events of their own in some files, become one event: `events` are changed by that.
+    In some files, the begin and the end of an event are two events. They become one complete event: this changes
+    `events`.
     """
     kinds: dict[str, list[AnyEvent]] = {"ranges": [], "api": [], "kernels": [], "memory": []}
     # The list for each category, as the file spells it; None where no table is made of its events.
@@ -90,7 +94,10 @@ def by_kind(events: Sequence[AnyEvent], findings: Findings) -> dict[str, list[Ti
 
 
 def with_times(events: Sequence[AnyEvent], findings: Findings) -> list[TimedEvent]:
-    """Return the events that have a start; make numbers of their times, and give arguments to those without."""
+    """Return the events that have a start, with times that are numbers. The events themselves are changed.
+
+    A duration that is not a number becomes 0. An event without arguments gets `NO_ARGUMENTS`.
+    """
     for event in events:
         if event.args is None:
             event.args = NO_ARGUMENTS
@@ -100,15 +107,18 @@ def with_times(events: Sequence[AnyEvent], findings: Findings) -> list[TimedEven
 
 
 def _have_numbers(events: Sequence[AnyEvent]) -> TypeGuard[list[TimedEvent]]:
-    """True if the times of all events are binary numbers already, as in nearly all files."""
-    # Sets that `map` fills are the fastest way through millions of events.
+    """True if the times of all events are already numbers, and no text or null, as in nearly all files."""
+    # Filling sets by `map` is the fastest way to look at millions of events.
     start_types = set(map(type, [event.ts for event in events]))
     duration_types = set(map(type, [event.dur for event in events]))
     return start_types | duration_types <= {int, float}
 
 
 def _make_timed(event: AnyEvent, findings: Findings) -> TypeGuard[TimedEvent]:
-    """Make numbers of the times of an event; False if its start is none."""
+    """Turn the times of an event into numbers; a duration that is not a number becomes 0.
+
+    False, and nothing is changed, if its start is not a number.
+    """
     start = microseconds(event.ts)
     if start is None:
         findings[NO_TIMES] += 1
@@ -124,14 +134,15 @@ def _make_timed(event: AnyEvent, findings: Findings) -> TypeGuard[TimedEvent]:
 
 
 def _is_range(event: AnyEvent) -> bool:
-    """True for a range of the program, which old versions recorded among operators."""
+    """True if an event is a range and not an operator. Old versions recorded both in the category of operators."""
     return category_of(event) != OPERATORS or bool(_RANGE_OF_PYTORCH.match(str(event.name)))
 
 
 def _pair(events: Sequence[AnyEvent], findings: Findings) -> None:
-    """Make one complete event of each begin and end, where the begin stands in the list.
+    """Turn each begin that has an end into a complete event. A begin without an end gets no phase, so it is skipped.
 
-    An end belongs to the last begin before it on its thread (Chrome's "Trace Event Format", duration events).
+    An end belongs to the latest begin before it on the same thread that has no end yet (Chrome's "Trace Event Format",
+    duration events).
     """
     halves = [event for event in events if event.ph in ("B", "E")]
     open_begins: dict[tuple[Scalar, Scalar], list[TimedEvent]] = {}

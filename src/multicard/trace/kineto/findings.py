@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from multicard.core.text import counted
 
 
-# Compared by identity, since some are counted for each of millions of events.
+# Findings are compared by identity, because comparing their texts would take long: some are counted once for each of
+# millions of events.
 @dataclass(frozen=True, eq=False)
 class Finding:
     """A kind of damage or oddity that was set right.
@@ -42,7 +43,7 @@ TOO_LARGE = Finding("read as unknown: more than 64 bits", "number")
 NO_DEVICE = Finding("on an unknown device: args.device is no whole number of 64 bits", "event")
 NO_RANK = Finding("its rank is unknown: distributedInfo.rank is no whole number of 64 bits")
 
-# How often each finding was made in a file.
+# The number of times that each finding was made in one file.
 Findings = Counter[Finding]
 
 

@@ -20,10 +20,10 @@ _ELEMENT_BYTES = {
     "float8_e4m3fn": 1, "float8_e5m2": 1, "float8_e4m3fnuz": 1, "float8_e5m2fnuz": 1, "float8_e8m0fnu": 1,
     "complexdouble": 16,
 }  # fmt: skip
-# No message is as large as an exbibyte: such a size comes from a damaged record.
+# No message is as large as an exbibyte. A size of that many bytes or more comes from a damaged record.
 _MOST_BYTES = 1 << 60
 
-# NCCL counts what a rank sends, but for these collectives what it receives.
+# The size of a message, as NCCL counts it, is what a rank sends; for these collectives it is what a rank receives.
 _SIZED_BY_RECEIVED = ("reduce_scatter", "recv")
 
 
@@ -44,15 +44,18 @@ class _Numbers(NamedTuple):
 def messages(kernels: list[TimedEvent], api: list[TimedEvent], process: Process) -> EventTable:
     """Return one message for each kernel of one process that carries the name of a known collective.
 
-    Its size is in bytes, counted as NCCL does (`_bytes`). Times are in nanoseconds. `MISSING` (-1) stands for what was
-    not recorded: a size, a correlation, a sequence number, or the end of a call. A message has the start of the call
-    that sent it, or that of its kernel where the call was not recorded. Its communicator is the name of the process
-    group: PyTorch's "Comms Id" would not do, since it differs from call to call.
+    Its size is in bytes, counted as NCCL does (`_bytes`). Its times are in nanoseconds. `MISSING` (-1) stands for a
+    size, a correlation or a sequence number that was not recorded.
+
+    Its start and end are those of the call that launched the kernel. If that call was not recorded, its start is that
+    of the kernel, and its end and duration are `MISSING`.
+
+    Its communicator is the name of the process group, because PyTorch's "Comms Id" differs from call to call.
     """
     named = [event for event in kernels if event.args.collective]
     calls = _first_calls(api) if named else {}
-    # A table stores each group once, and for each message the position of its group: the next free one where the group
-    # is new.
+    # A table stores each group once, and for each message the position of its group. A new group gets the position
+    # after the last one.
     position_of_group: dict[Key, int] = {}
     group_positions = []
     rows = []
@@ -73,7 +76,7 @@ def messages(kernels: list[TimedEvent], api: list[TimedEvent], process: Process)
 
 
 def _group(event: TimedEvent, collective: str, call: TimedEvent | None, process: Process) -> Key:
-    """Return the columns of a message's group."""
+    """Return the columns of a message's group; the thread is None if the call was not recorded."""
     communicator = None if event.args.group is None else str(event.args.group)
     thread = whole(call.tid) if call else None
     return process.number, collective, whole(event.args.ranks), communicator, thread
@@ -94,7 +97,10 @@ def _numbers(event: TimedEvent, collective: str, correlation: int | None, call: 
 
 
 def _first_calls(api: list[TimedEvent]) -> dict[int, TimedEvent]:
-    """Return the first call of each correlation: a call of the runtime comes before that of the driver inside."""
+    """Return for each correlation the call that began first.
+
+    A call of the runtime begins before the call of the driver inside it, which has the same correlation.
+    """
     calls: dict[int, TimedEvent] = {}
     for call in sorted(api, key=lambda call: call.ts):
         correlation = whole(call.args.correlation)
@@ -104,9 +110,10 @@ def _first_calls(api: list[TimedEvent]) -> dict[int, TimedEvent]:
 
 
 def _bytes(arguments: Arguments, collective: str) -> int:
-    """Return the size of a message in bytes; `MISSING` if it, or a type of known width, was not recorded.
+    """Return the size of a message in bytes: the number of its elements times the bytes of one element.
 
-    Arguments count elements: here 4 are sent and 8 received, of 4 bytes each.
+    `MISSING` if the number of elements or their type was not recorded, if the type is not known, or if the size is not
+    possible. Here 4 elements are sent and 8 received, of 4 bytes each:
 
     >>> gathered = Arguments(dtype="Float", sent=4, received=8)
     >>> _bytes(gathered, "all_gather"), _bytes(gathered, "reduce_scatter"), _bytes(Arguments(), "all_gather")

@@ -1,4 +1,4 @@
-"""The origin of a trace, as the file states it: its rank, the GPUs of its machine, and the clock of its times."""
+"""The origin of a trace, as its file states it: its rank, the GPUs of its machine, and the clock of its times."""
 
 import re
 from pathlib import Path
@@ -10,12 +10,13 @@ from multicard.trace.kineto.values import scalar, whole
 
 # The name that torch.profiler.tensorboard_trace_handler gives a file: host, process id, and time.
 _HANDLED = re.compile(r"(.+)_([0-9]+)\.[0-9]+\.pt\.trace\.json(?:\.gz)?")
-# Times of old versions count from 1970. A trace with smaller ones, which are later than 2001, has a clock of its own.
+# A file of PyTorch before 2.4 states no base of its times, because they count from 1970. If the earliest time of such a
+# file is below this one, which is in 2001, its times count from a moment that is not known.
 _SURELY_SINCE_1970_NS = 10**18
 
 
 def rank(document: Document, findings: Findings) -> int | None:
-    """Return the rank of the process that wrote a trace; None if it was not recorded, or is no number."""
+    """Return the rank of the process that wrote a trace; None if it was not recorded, or is no whole number."""
     information = document.distributedInfo
     stated = information.get("rank") if isinstance(information, dict) else None
     number = whole(scalar(stated))
@@ -24,9 +25,10 @@ def rank(document: Document, findings: Findings) -> int | None:
 
 
 def gpus(document: Document, used: set[int | None]) -> tuple[str, ...]:
-    """Return the names of the kinds of GPUs that ran something, each once.
+    """Return the names of the GPU models that ran something, each once.
 
-    `used`: numbers of the devices that ran something. The names of all GPUs are returned if none of these is listed.
+    `used`: the numbers of the devices that ran something. If the file states no name for any of them, the names of all
+    GPUs that it lists are returned.
     """
     # Dictionaries keep the order of the names, each once.
     names: dict[str, None] = {}
@@ -43,7 +45,7 @@ def gpus(document: Document, used: set[int | None]) -> tuple[str, ...]:
 
 
 def gpu_count(document: Document) -> int | None:
-    """Return the number of GPUs that the process could see; None if none is listed."""
+    """Return the number of GPUs that the process could see; None if the file lists no GPU."""
     return len(_devices(document)) or None
 
 
@@ -59,12 +61,15 @@ def gpu_identities(document: Document, process: int) -> dict[tuple[int, int], st
 
 
 def clock(document: Document, path: Path, process: int, earliest_ns: int | None) -> str | None:
-    """Return the identity of the clock of a trace; None if its times cannot be compared with those of others.
+    """Return the identity of the clock of a trace; None if its times cannot be compared with those of other traces.
 
-    Since PyTorch 2.4 times count from a base that is the same for months, whatever the machine; before, from 1970. So
-    traces of two machines, whose clocks differ, have the same identity if neither tells its host.
+    The identity consists of the name of the host and of the moment, in nanoseconds since 1970, from which times count.
+    Before PyTorch 2.4 times count from 1970. Since then they count from a base that is the same for months, on every
+    machine. So if two files do not state their hosts, they may have the same identity, even if they are from two
+    machines with different clocks.
 
-    `earliest_ns`: the earliest start in the trace.
+    `earliest_ns`: the earliest start in the trace, in nanoseconds; None if the trace has no events. `process`: the id
+    of the process, which shows if a host's name in the name of a file is that of this process.
     """
     base = whole(scalar(document.baseTimeNanoseconds)) or 0
     if base == 0 and (earliest_ns is None or earliest_ns < _SURELY_SINCE_1970_NS):
@@ -74,7 +79,10 @@ def clock(document: Document, path: Path, process: int, earliest_ns: int | None)
 
 
 def _host(document: Document, path: Path, process: int) -> str | None:
-    """Return the name of the host: as the file states it, else as PyTorch's handler writes it into the file's name."""
+    """Return the name of the host: as the file states it, else as PyTorch's handler writes it into the file's name.
+
+    None if neither has it.
+    """
     if isinstance(document.hostname, str) and document.hostname:
         return document.hostname
     for name in (path.name, document.traceName):

@@ -1,8 +1,9 @@
-"""Assign events to processes: to one, or to several where somebody merged the traces of ranks into one file.
+"""Assign events to processes: to one, or to several if somebody merged the traces of ranks into one file.
 
-Kineto writes the process id on what the host did, but the number of the device on what a device did. In a file of one
-process that is enough. In a merged file the process of a device's event must be found: by its place in the list, as
-most merging programs only append one list to the other; or else by the calls that launched it.
+As the `pid` of an event, Kineto writes the process id if the event is of the host, but the number of the device if it
+is of a device. In a file of one process that is enough. In a merged file, the process of a device's event must be
+found. First its place in the list is tried, because most programs that merge files only append one list to the other.
+If that is not clear, the calls that launched the events are compared.
 """
 
 from collections import Counter
@@ -21,26 +22,29 @@ from multicard.trace.kineto.events import (
 )
 from multicard.trace.kineto.values import Microseconds, Scalar, last_number, whole
 
-# The number in tables of a process that no event of the host states.
+# The number of the process in tables if no event of the host states a process id.
 UNKNOWN_PROCESS = -1
 
-# A process owns the work of a stream, or of a part of the list, if it launched this share of it at least.
+# A process owns the work on a stream, or in a part of the list, if it launched at least this share of the work whose
+# launching call is in the file.
 _OWNED_SHARE = 0.9
 
-# The start of the first call of each correlation, by process.
+# By process and correlation, the start of the first call with this correlation, in microseconds.
 _Calls = Mapping[Scalar, Mapping[int, Microseconds]]
 _Divided = dict[Scalar, list[TimedEvent]]
 _Stream = tuple[Scalar, ...]
 
 
 def processes_of(events: Iterable[TimedEvent]) -> list[Scalar]:
-    """Return the ids of the processes as they stand in the events of the host, in the order of their first events."""
+    """Return the process ids that the events of the host state, in the order of their first events."""
     pids = dict.fromkeys(event.pid for event in events if category_of(event) in HOST_CATEGORIES)
     return [pid for pid in pids if pid is not None]
 
 
 def numbered(pids: Sequence[Scalar]) -> dict[Scalar, int]:
-    """Return a number for each process id: the number in it, or its position if these are not distinct.
+    """Return a number for each process id: the number with which it ends.
+
+    If an id does not end with a number, or two end with the same one, each id gets its position instead.
 
     >>> numbered([4242]), numbered(["[TP00] 70", "[TP01] 71"]), numbered(["rank a", "rank b"])
     ({4242: 4242}, {'[TP00] 70': 70, '[TP01] 71': 71}, {'rank a': 0, 'rank b': 1})
@@ -86,7 +90,10 @@ class _Span:
 
 
 def _by_position(events: list[TimedEvent], pids: Sequence[Scalar], calls: _Calls) -> _Divided | None:
-    """Divide a list in which the processes come one after the other; None if they do not."""
+    """Divide a list in which the events of one process follow those of another.
+
+    None if they are mixed, or if a process did not launch the work on devices in its part of the list.
+    """
     spans: dict[Scalar, _Span] = {}
     has_devices = False
     for position, event in enumerate(events):
@@ -96,7 +103,7 @@ def _by_position(events: list[TimedEvent], pids: Sequence[Scalar], calls: _Calls
             span.last = position
         has_devices = has_devices or category in DEVICE_CATEGORIES
     order = sorted(pids, key=lambda pid: spans[pid].first)
-    # Events of devices before the first event of the host are of the first process.
+    # Events of devices before the first event of the host belong to the first process.
     begins = [0, *(spans[pid].first for pid in order[1:])]
     ends = [*begins[1:], len(events)]
     by_process: _Divided = {}
@@ -111,10 +118,13 @@ def _by_position(events: list[TimedEvent], pids: Sequence[Scalar], calls: _Calls
 
 
 def _owns_its_part(pid: Scalar, part: list[TimedEvent], calls: _Calls) -> bool:
-    """True if a process launched most of what ran on devices in its part of the list."""
+    """True if a process launched most of what ran on devices in its part of the list, by `_OWNED_SHARE`.
+
+    Work of which no process's launching call is in the file does not count.
+    """
     launched = {whole(event.args.correlation) for event in part if category_of(event) in DEVICE_CATEGORIES}
     if pid in calls and not launched:
-        # The process made calls and ran nothing, so its list was not appended as a whole.
+        # The process made calls, but its part has no work on a device. So its list was not appended as a whole.
         return False
     recorded = {correlation for correlation in launched if any(correlation in starts for starts in calls.values())}
     owned = recorded & calls.get(pid, {}).keys()
@@ -122,10 +132,9 @@ def _owns_its_part(pid: Scalar, part: list[TimedEvent], calls: _Calls) -> bool:
 
 
 def _by_calls(events: list[TimedEvent], pids: Sequence[Scalar], calls: _Calls) -> _Divided | None:
-    """Divide a list by which process launched what ran on each stream; None if that is not clear.
+    """Divide a list by the process that launched the work on each stream.
 
-    Processes number their calls alike, so several may have made a call of an event's number. Of their first calls of
-    that number, the latest that began before the event counts. Every process that made calls must own a stream.
+    None if this process is not clear for one of the streams, or if a process made calls and owns no stream.
     """
     owners = _owners_of_streams(events, calls)
     if owners is None or calls.keys() - set(owners.values()):
@@ -140,7 +149,10 @@ def _by_calls(events: list[TimedEvent], pids: Sequence[Scalar], calls: _Calls) -
 
 
 def _owners_of_streams(events: list[TimedEvent], calls: _Calls) -> dict[_Stream, Scalar] | None:
-    """Return the process that launched most of the work of each stream; None if that is unclear for one of them."""
+    """Return the process that launched most of the work on each stream, by `_OWNED_SHARE`.
+
+    None if there is no such process for one of the streams.
+    """
     votes: dict[_Stream, Counter[Scalar]] = {}
     for event in events:
         if category_of(event) in DEVICE_CATEGORIES:
@@ -160,7 +172,11 @@ def _owners_of_streams(events: list[TimedEvent], calls: _Calls) -> dict[_Stream,
 
 
 def _launching_process(event: TimedEvent, calls: _Calls) -> Scalar:
-    """Return the process whose call of the event's number is the latest before the event; None if there is none."""
+    """Return the process that launched an event; None if no call before the event has its correlation.
+
+    Every process counts its correlations from the same number, so several processes may have made a call with the
+    correlation of the event. Of the first such call of each process, the latest one that began before the event counts.
+    """
     correlation = whole(event.args.correlation)
     if correlation is None:
         return None

@@ -1,9 +1,9 @@
 r"""Repair JSON that is almost JSON, as profilers and their users leave it.
 
 Each repair is for damage that public reports describe: Kineto wrote names and metadata without escaping them (paths of
-Windows, line ends, quotes), put C++'s `inf` and `-nan` for numbers, and forgot or doubled commas; disks filled up, and
-people cut files to a size that they can send. All repairs take time in proportion to the text. They look at the text
-where the parser stopped or for what sound JSON never has, so they do not change what is sound.
+Windows, line ends, quotes), wrote C++'s `inf` and `-nan` as numbers, and forgot or doubled commas. Disks filled up, and
+people cut files to a size that they can send. All repairs take time in proportion to the text. They repair the place
+where the parser stopped, or look for what sound JSON never has, so they do not change what is sound.
 
 >>> from collections import Counter
 >>> findings = Counter()
@@ -34,7 +34,8 @@ from multicard.trace.kineto.findings import (
     Findings,
 )
 
-# An event holds few braces, so the last whole event is found within a few tries, each of which parses the text.
+# To find the last whole event of a text that was cut, at most this many closing braces before the cut are tried. Each
+# try parses the text. An event has few braces, so a few tries are enough.
 MOST_BRACES_BEFORE_A_CUT = 20
 
 _MARK = b"\xef\xbb\xbf"
@@ -57,7 +58,8 @@ _ERROR_OFFSET = re.compile(r"\(byte (\d+)\)")
 class _Stop:
     """Where and why the parser stopped.
 
-    `offset`: of the byte that it did not expect, -1 at the end of the text. `byte`: that byte.
+    `offset`: that of the byte that the parser did not expect, -1 if the text ended too early. `byte`: the byte at that
+    offset, empty if the text ended too early.
     """
 
     error: msgspec.DecodeError
@@ -65,12 +67,13 @@ class _Stop:
     byte: bytes
 
 
-# A repair takes a text and where the parser stopped in it, and returns the text and how often it found its damage.
+# A repair takes a text, and where the parser stopped in it. It returns the repaired text, and how many places it
+# repaired, or the text as it was and 0.
 _Repair = Callable[[bytes, _Stop], tuple[bytes, int]]
 
 
 def repair(text: bytes, findings: Findings) -> bytes:
-    """Return a text as JSON, repaired; what was repaired is added to the findings.
+    """Return a text as sound JSON, and add to the findings what was repaired.
 
     Raises `msgspec.DecodeError` if it cannot be repaired.
     """
@@ -91,7 +94,10 @@ def repair(text: bytes, findings: Findings) -> bytes:
 
 
 def as_utf_8(text: bytes, findings: Findings) -> bytes:
-    """Return a text with a replacement character for what is not UTF-8, such as names in the encoding of a system."""
+    """Return a text in UTF-8: a replacement character takes the place of bytes that are not, such as names in Latin-1.
+
+    The replaced characters are counted as a finding.
+    """
     try:
         text.decode()
     except UnicodeDecodeError:
@@ -102,7 +108,7 @@ def as_utf_8(text: bytes, findings: Findings) -> bytes:
 
 
 def _parse(text: bytes) -> _Stop | None:
-    """Return where a parser stops in a text; None if it does not."""
+    """Return where a parser of JSON stops in a text; None if it reads all of the text."""
     try:
         msgspec.json.decode(text, type=msgspec.Raw)
     except msgspec.DecodeError as error:
@@ -144,19 +150,22 @@ def _backslashes(text: bytes, stop: _Stop) -> tuple[bytes, int]:
 
 
 def _no_numbers(text: bytes, stop: _Stop) -> tuple[bytes, int]:
-    """Replace what C++ and Python write for infinite and unknown numbers."""
+    """Replace by null what C++ and Python write for infinite and unknown numbers."""
     return _NO_NUMBER.subn(rb"\1null", text)
 
 
 def _control_characters(text: bytes, stop: _Stop) -> tuple[bytes, int]:
-    """Replace control characters everywhere: between texts, blanks mean the same as line ends and tabs."""
+    """Replace all control characters by blanks if the parser stopped at a control character.
+
+    Between texts this changes nothing, because blanks mean the same as line ends and tabs there.
+    """
     if not b"" < stop.byte < b" ":
         return text, 0
     return text.translate(_CONTROL_TO_BLANK), 1
 
 
 def _commas(text: bytes, stop: _Stop) -> tuple[bytes, int]:
-    """Remove commas that separate nothing, and insert null for missing values."""
+    """Remove commas that separate nothing, and insert null for missing values, if the parser stopped at either."""
     if stop.byte not in (b",", b"]", b"}"):
         return text, 0
     text, extra = _EXTRA_COMMA.subn(b"", text)
@@ -199,7 +208,7 @@ def _quotes(text: bytes, stop: _Stop) -> tuple[bytes, int]:
 
 
 def _trailing(text: bytes, stop: _Stop) -> tuple[bytes, int]:
-    """Leave out what follows the end, such as the rest of a longer file that was written over."""
+    """Leave out what follows the end of the JSON, such as the rest of a longer file that was written over."""
     if "trailing characters" not in str(stop.error):
         return text, 0
     # For this error the parser gives the offset after the first byte that it did not expect.
@@ -207,15 +216,15 @@ def _trailing(text: bytes, stop: _Stop) -> tuple[bytes, int]:
 
 
 def _head(text: bytes, stop: _Stop) -> tuple[bytes, int]:
-    """Leave out what stands before the events if the parser does not get beyond it."""
+    """Leave out what stands before the list of events if the parser stopped there."""
     events = _EVENTS.search(text)
     if events is None or not 1 < stop.offset < events.start():
         return text, 0
     return b"{" + text[events.start() :], 1
 
 
-# Repairs are tried in this order: those that cannot be wrong first. After a repair that found something, the text is
-# parsed again. No repair finds the same damage twice, so this ends.
+# Repairs are tried in this order: those that cannot be wrong come first. After a repair that changed something, the
+# text is parsed again. No repair finds the same damage twice, so this ends.
 _REPAIRS: tuple[tuple[Finding, _Repair], ...] = (
     (CUT, _cut),
     (BACKSLASHES, _backslashes),

@@ -12,7 +12,7 @@ from multicard.trace.kineto.findings import NO_DEVICE, TOO_LARGE, Findings
 from multicard.trace.kineto.values import LEAST, MOST, Scalar, last_number, nanoseconds, whole
 from multicard.trace.model import KINDS, MISSING, Integers, shared_name
 
-# Fields that describe a group of events: as the file has them, or as the columns of the kind.
+# The fields that describe a group of events: either as the file has them, or as the columns of the kind in `KINDS`.
 Key = tuple[Any, ...]
 
 
@@ -31,7 +31,7 @@ class EventTable:
 
 @dataclass(frozen=True)
 class Process:
-    """A process: its number in tables, and its id as it stands in the events of the host."""
+    """A process: its number in tables, and its id as the events of the host state it."""
 
     number: int
     pid: Scalar
@@ -75,7 +75,7 @@ def joined(tables: Sequence[EventTable]) -> EventTable:
     groups: list[Key] = []
     codes: list[Integers] = []
     for table in tables:
-        # Codes of this table count on from the groups of those before it.
+        # The groups of this table follow the groups of all tables before it.
         codes.append(table.codes + np.int32(len(groups)))
         groups += table.groups
     numbers: dict[str, Integers] = {}
@@ -85,15 +85,15 @@ def joined(tables: Sequence[EventTable]) -> EventTable:
 
 
 def _host_key(event: TimedEvent) -> Key:
-    """Return the fields by which calls or ranges belong to different groups, as the file has them."""
+    """Return the fields of a call or range that decide its group, as the file has them."""
     return event.cat, event.name, event.tid
 
 
 def _device_key(event: TimedEvent) -> Key:
-    """Return the fields by which work on devices belongs to different groups, as the file has them.
+    """Return the fields of work on a device that decide its group, as the file has them.
 
-    Kineto writes the device as the process and the stream as the thread, too; some exporters write them there only. So
-    an event without a device in its arguments has process and thread in addition.
+    Kineto writes the device into the arguments and into `pid`, and the stream into the arguments and into `tid`. Some
+    exporters write them into `pid` and `tid` only. So these two are added if the arguments have no device.
     """
     arguments = event.args
     stream = arguments.queue if arguments.stream is None else arguments.stream
@@ -116,7 +116,7 @@ def _device_group(kind: str, process: Process, key: Key) -> Key:
     category, name, stated_device, stated_stream, *pid_and_tid = key
     device = whole(stated_device)
     stream = stated_stream
-    # If no device is stated, it is the event's process, unless that is the process of the host.
+    # If the arguments have no device, `pid` is the device, unless it is the id of the process on the host.
     if pid_and_tid and pid_and_tid[0] != process.pid:
         pid, tid = pid_and_tid
         device = last_number(pid)
@@ -132,7 +132,7 @@ def _text(name: Scalar) -> str:
 
 
 def _count_unknown_devices(code_of_key: dict[Key, int], codes: Integers) -> int:
-    """Return how many events state a device that is no number."""
+    """Return the number of events whose arguments have a device that is no whole number of 64 bits."""
     unknown = []
     for key, code in code_of_key.items():
         _, _, stated_device, *_ = key
