@@ -1,7 +1,8 @@
-"""What the host does in a call of the CUDA, HIP or SYCL API, inferred from the call's name.
+"""Infer what the host does in a call of the CUDA, HIP or SYCL API from the name of the called function.
 
 The names are those of the public API references (CUDA Runtime and Driver API, HIP, Level Zero, Unified Runtime). HIP's
-calls are CUDA's with another prefix, so one rule reads both: `cudaLaunchKernel`, `cuLaunchKernel`, `hipLaunchKernel`.
+functions are CUDA's with another prefix, so one rule fits both: `cudaLaunchKernel`, `cuLaunchKernel`,
+`hipLaunchKernel`.
 """
 
 import re
@@ -11,13 +12,13 @@ from enum import IntEnum
 class HostActivity(IntEnum):
     """What a thread of the host does in a call.
 
-    - LOADING_CODE: loads modules or libraries onto the device, or what is loaded when a kernel is first launched.
+    - LOADING_CODE: loads, links or unloads the code of kernels (modules, libraries), or looks up a kernel in it.
     - ALLOCATING: allocates, frees, registers or maps memory.
     - WAITING: waits in a synchronization, or in a copy that returns only when it is done.
-    - LAUNCHING: hands kernels, graphs, copies or fills to the device.
+    - LAUNCHING: hands kernels, graphs, asynchronous copies or fills to the device.
     - OTHER: anything else.
 
-    Of nested calls the inner one usually has the lower number.
+    The numbers have no meaning. Where calls overlap, `host` decides which one counts.
     """
 
     LOADING_CODE = 0
@@ -28,7 +29,8 @@ class HostActivity(IntEnum):
 
 
 _PREFIX = r"(?:__)?(?:cuda|cu|hip)"
-# The first rule that fits decides: asynchronous copies launch, all others wait.
+# The first rule that matches the start of a function's name decides. So copies with "Async" in their name launch, and
+# all other copies wait. Fills (Memset) always launch.
 _RULES: tuple[tuple[HostActivity, re.Pattern[str]], ...] = (
     (
         HostActivity.LOADING_CODE,
@@ -56,13 +58,16 @@ _RULES: tuple[tuple[HostActivity, re.Pattern[str]], ...] = (
     ),
 )
 
+# These match the start of a function's name. `LAUNCH` matches functions that launch a kernel, a graph or a function of
+# the host, `KERNEL_LAUNCH` only those that launch a kernel, `GRAPH_LAUNCH` only those that launch a graph. They know
+# CUDA and HIP only, so no function of SYCL matches.
 LAUNCH = re.compile(rf"{_PREFIX}(?:Graph|Module|Ext|ExtModule)?Launch")
 KERNEL_LAUNCH = re.compile(rf"{_PREFIX}(?:Module|Ext|ExtModule)?Launch(?:Cooperative)?Kernel")
 GRAPH_LAUNCH = re.compile(rf"{_PREFIX}GraphLaunch")
 
 
 def host_activity(function: str) -> HostActivity:
-    """Return what the host does in a call of a function.
+    """Return what the host does in a call of a function of this name; `OTHER` if no rule matches the name.
 
     >>> host_activity("cudaLaunchKernel").name, host_activity("cuMemHostRegister_v2").name
     ('LAUNCHING', 'ALLOCATING')

@@ -1,4 +1,7 @@
-"""All events of a capture that the wanted tables are made of, each table of the traces read once."""
+"""Read the events of a capture that the wanted activity tables need, each kind once, and drop those outside of steps.
+
+Events on devices are also joined with the calls that launched them, and collectives are matched between ranks.
+"""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -19,16 +22,17 @@ from multicard.trace.model import DEVICE, KINDS, Integers, Trace
 from multicard.trace.rank_matching import Matching, match_ranks
 from multicard.trace.steps import LONG_AGO, Marks, Steps, Window, launched_before, steps_on_device
 
+# Which events count: all of the capture, or those that belong to the steps (see `CapturedEvents`).
 CAPTURE, STEPS = "capture", "steps"
 SCOPES = (CAPTURE, STEPS)
 
 # The kinds of events that run on devices, in the order in which their arrays are concatenated.
 ON_DEVICE = ("kernels", "memory", "graphs")
 
-# A process may lack the kernels of this share of its launches before that is reported.
+# If more than this share of a process's kernel launches have no recorded kernel, a warning says so.
 MISSING_KERNELS_SHARE = 0.01
-# The clocks of device and host disagree if more than this share of a device's work begins longer before its launching
-# call than the tolerance.
+# No activity can begin before the call that launched it. If more than `EARLY_SHARE` of a device's activities begin more
+# than `EARLY_TOLERANCE_NS` nanoseconds before their launching calls, the clocks of the device and the host differ.
 EARLY_SHARE = 0.01
 EARLY_TOLERANCE_NS = 1_000_000
 
@@ -38,23 +42,34 @@ Mask = npt.NDArray[np.bool_]
 class CapturedEvents:
     """Events by kind; None for a kind that was not recorded, or is not wanted.
 
-    In the scope `CAPTURE` these are all events. In the scope `STEPS` they are those that belong to the steps of their
-    process, from the start of the first to the end of the last: what began then, and what runs on a device if it was
-    launched then, whenever it ran. Where its launch was not recorded, it belongs to them if it began while the device
-    ran them; not if `launched_before` finds that it is older than they are. A process without steps has those of its
-    trace's other processes; a trace without steps keeps all of its events.
+    In the scope `CAPTURE` these are all recorded events. In the scope `STEPS` they are the events that belong to the
+    steps of their process. The window of the steps lasts from the start of the first step to the end of the last one:
+
+    - A range or a call of CUDA, HIP or SYCL belongs to the steps if it began in their window on the host.
+    - What ran on a device belongs to the steps if its launching call began in that window, no matter when it ran.
+    - If its launching call was not recorded, it belongs to the steps if it began in the window in which the device
+      itself ran the steps. If the device's own steps are known, this excludes what `launched_before` finds to have
+      been launched before the first step.
+    - Calls of the operating system and of MPI are kept in either scope.
+
+    For a process without steps, the window is that of all steps of the other processes of its trace. A trace without
+    steps keeps all of its events.
 
     `linked`: True if what ran on devices has the arrays `call`, `returned` and `thread` of its launching calls, as
     `join_calls` adds them; a call that was not recorded is `UNKNOWN`. `warnings`: lines on what the capture lacks,
-    so that an answer may be wrong. `notices`: lines on what was set right.
+    each of which may make an answer wrong. `notices`: lines on damage that was repaired, or left out.
     """
 
     def __init__(self, traces: Sequence[Trace], wanted: set[str], scope: str = CAPTURE) -> None:
         """Read the kinds of events that are `wanted`.
 
-        Beside kinds, "starts" requests more than the durations of calls and of what runs on devices, "launches" that
-        and the calls that launched it. The scope `STEPS` needs "ranges", and for what runs on devices "api" and
-        "launches".
+        `wanted`: names of kinds (see `KINDS`), and requests for more about calls and about what ran on devices, of
+        which only the durations are read by default. "starts" requests the starts of both, and the streams of what ran
+        on devices. "launches" requests the same, and joins what ran on devices with the calls that launched it; the
+        kind "api" must be wanted for that.
+
+        The scope `STEPS` needs "ranges", which mark the steps. To find out what the steps launched on devices, it also
+        needs "api" and "launches".
         """
         self.traces = traces
         self.scope = scope
@@ -63,7 +78,7 @@ class CapturedEvents:
         self._events: dict[str, Events] = {}
         messages = self._read(wanted, can_link, needs_starts)
         self.marks = Marks(self.ranges, traces)
-        # The kernels of collectives, with the sizes of their messages.
+        # All communication kernels, with the sizes of their messages; None if kernels were not recorded or not wanted.
         self.communication: Events | None = None
         if self.kernels is not None:
             _add_classes(self.kernels)
@@ -84,9 +99,9 @@ class CapturedEvents:
             self._keep_steps()
 
     def _read(self, wanted: set[str], can_link: bool, needs_starts: bool) -> Events | None:
-        """Read the wanted kinds of events into `_events`, and return the messages.
+        """Read the wanted kinds of events into `_events`, and return the messages; None if these were not recorded.
 
-        Each number and each column of groups that is not needed saves time and memory.
+        Numbers and group columns that are not needed are not read, which saves time and memory.
         """
 
         def read(event_kind: str, numbers: Sequence[str], groups: Sequence[str]) -> Events | None:
@@ -116,7 +131,7 @@ class CapturedEvents:
 
     @property
     def kernels(self) -> Events | None:
-        """Kernels, with the fields `class` and `collective` beside those that were recorded."""
+        """Kernels, with the fields `class` and `collective` in addition to those that were recorded."""
         return self._events.get("kernels")
 
     @property
@@ -145,22 +160,25 @@ class CapturedEvents:
         return self._events.get("host_calls")
 
     def events(self, kind: str) -> Events | None:
-        """Return the events of a kind, None if it was not recorded or is not wanted."""
+        """Return the events of a kind; None if the kind was not recorded or is not wanted."""
         return self._events.get(kind)
 
     def required(self, kind: str) -> Events:
         """Return the events of a kind that is known to have been recorded.
 
-        Raises `KeyError` if it was not, or is not wanted.
+        Raises `KeyError` if the kind was not recorded or is not wanted.
         """
         return self._events[kind]
 
     def on_device(self) -> list[tuple[str, Events]]:
-        """Return what ran on devices, with its kind, in the order of `ON_DEVICE`."""
+        """Return the kinds of `ON_DEVICE` that have events here, in that order, each with its events."""
         return [(name, self._events[name]) for name in ON_DEVICE if name in self._events]
 
     def locations(self) -> list[Location]:
-        """Return the devices of processes on which anything ran, in the order of their texts."""
+        """Return the locations (trace, process, device) at which anything ran on a device, sorted by their texts.
+
+        If only durations were read, the only location is ().
+        """
         locations: set[Location] = set()
         for _, events in self.on_device():
             locations |= events.locations.keys()
@@ -168,13 +186,14 @@ class CapturedEvents:
 
     @property
     def has_graph_launches(self) -> bool:
-        """True if calls that replay CUDA graphs were recorded, so that events have the array `by_graph`."""
+        """True if some of the joined launching calls replay CUDA graphs, so that events have the array `by_graph`."""
         return any("by_graph" in events.arrays for _, events in self.on_device())
 
     def of_device(self, location: Location, name: str) -> Integers:
-        """Return an array of what ran on a device, one kind after another, as it is stored: times are nanoseconds.
+        """Return the array `name` of all that ran on a device: the kinds of `ON_DEVICE` one after another.
 
-        Only starts become 64-bit integers, since narrower ones would overflow when a duration is added.
+        Times are in nanoseconds. Starts are returned as 64-bit integers, because narrower ones would overflow when a
+        duration is added. All other arrays keep the type in which they are stored, which may be narrower.
         """
         parts = [events.array_at(name, location) for _, events in self.on_device()]
         values = np.concatenate(parts)
@@ -182,34 +201,46 @@ class CapturedEvents:
 
     @cached_property
     def steps(self) -> dict[Location, Steps]:
-        """Steps of each device of a process that marked steps: the device's own where launches are known."""
+        """The steps of each device whose process has steps.
+
+        They are the steps as the device ran them, as `steps_on_device` computes them from the launching calls. If no
+        launching calls were joined, or too few were recorded, they are the steps of the host.
+        """
         locations = [location for location in self.locations() if location[:2] in self.marks.steps]
         if not self.linked:
             return {location: self.marks.steps[location[:2]] for location in locations}
         return dict(zip(locations, in_parallel(self._steps_of_device, locations), strict=True))
 
     def _steps_of_device(self, location: Location) -> Steps:
-        """Return the steps as a device of a process ran them, from the work that its steps wait for."""
+        """Return the steps of a device, computed from the work that the steps wait for."""
         awaited = np.flatnonzero(self._on_streams_of_steps(location))
         call = self.of_device(location, "call").take(awaited)
         start = self.of_device(location, "start").take(awaited)
         duration = self.of_device(location, "duration").take(awaited)
         is_before_steps = self._launched_before(location)
         if is_before_steps is not None:
-            # Steps wait for such work, but it does not count among what must be recorded.
+            # The first step waits for this work. `LONG_AGO` marks it as launched before the steps, so that it does not
+            # count against the share of launching calls that must be recorded.
             call = np.where(is_before_steps.take(awaited), LONG_AGO, call)
         return steps_on_device(self.marks.steps[location[:2]], call, start + duration)
 
     @cached_property
     def matching(self) -> Matching:
-        """Calls of collectives, matched between ranks: on devices, or on the host where devices ran none."""
+        """Calls of collectives, matched between ranks.
+
+        These are the communication kernels on devices or, if the capture has none of these, the collectives that the
+        host carried out.
+        """
         if self.communication is not None and len(self.communication.code):
             return match_ranks(self.communication, self.traces)
         on_host = None if self.ranges is None else host_collectives(self.ranges)
         return Matching([], []) if on_host is None else match_ranks(on_host, self.traces, on_host=True)
 
     def _repeated_ranks(self) -> list[str]:
-        """Return a line for each rank whose work on devices is in several traces."""
+        """Return a line for each rank that belongs to more than one process with work on devices.
+
+        Such processes are usually in several traces.
+        """
         owners = {location[:2] for location in self.locations() if len(location) > 1}
         ranks = Counter(self.traces[trace].ranks.get(process) for trace, process in owners)
         return [
@@ -219,7 +250,10 @@ class CapturedEvents:
         ]
 
     def _join(self, api: Events) -> None:
-        """Find the calls that launched what ran on devices, and warn where that cannot be right."""
+        """Join what ran on devices with the calls that launched it, and add warnings where these do not fit together.
+
+        They do not fit where kernels are missing, or where a device works before its launching calls.
+        """
         device_events = [events for _, events in self.on_device()]
         for owner, counts in join_calls(api, device_events).items():
             self._warn_of_missing_kernels(owner, counts)
@@ -230,10 +264,11 @@ class CapturedEvents:
             self._check_clocks(location)
 
     def _warn_of_missing_kernels(self, owner: Owner, counts: LaunchCounts) -> None:
-        """Add a warning if a process has more launches without a kernel than may be missing."""
+        """Add a warning if the share of a process's launches without a kernel is above `MISSING_KERNELS_SHARE`."""
         trace, process = owner
         missing = counts.without_kernel
-        # Kernels that were recorded but left out, as they end before they begin, are not missing.
+        # Kernels that end before they begin were left out, but they were recorded, so they are not missing. Their
+        # number is known for the whole trace only.
         if self.kernels is not None:
             missing -= self.kernels.left_out.get(trace, 0)
         if missing <= MISSING_KERNELS_SHARE * counts.launches:
@@ -246,7 +281,10 @@ class CapturedEvents:
         )
 
     def _check_clocks(self, location: Location) -> None:
-        """Drop the launching calls of a device whose work begins before them: its clock is not that of the host."""
+        """Add a warning if the clock of a device differs from that of the host, and set its launching calls to unknown.
+
+        The clocks differ if the device's work begins before the calls that launched it; see `EARLY_SHARE`.
+        """
         start = self.of_device(location, "start")
         call = self.of_device(location, "call")
         launched = np.flatnonzero(call != UNKNOWN)
@@ -268,12 +306,14 @@ class CapturedEvents:
             events.array_at("returned", location)[:] = UNKNOWN
 
     def _on_streams_of_steps(self, location: Location) -> Mask:
-        """Return which events of a device its steps wait for, all kinds one after another.
+        """Return the mask of the events of a device that its steps wait for, all kinds one after another.
 
-        They are on streams with kernels that the thread launched that marks the steps, such as those of the forward
-        pass and of the optimizer; the backward pass uses the same ones. Loaders that work in threads of their own, such
-        as DALI, use others. On a device without such kernels all streams are: with `DataParallel` replicas run in a
-        thread per device.
+        Steps wait for all events on those streams on which a thread that marks steps launched kernels. Such a thread
+        launches the forward pass and the optimizer. Other threads launch the backward pass, but onto the same streams.
+        Data loaders that launch from threads of their own, such as DALI, use other streams, so no step waits for them.
+
+        If no thread that marks steps launched kernels on the device, the steps wait for all streams of the device. This
+        is so for `DataParallel`, which runs the replica of each device in a thread of its own.
         """
         streams_of_steps = self._streams_of_marking_threads(location)
         masks = []
@@ -284,11 +324,12 @@ class CapturedEvents:
         return np.concatenate(masks)
 
     def _streams_of_marking_threads(self, location: Location) -> set[int | None]:
-        """Return the streams of a device on which threads that mark steps launched kernels."""
+        """Return the streams of a device on which threads that mark steps launched kernels; they may be none."""
         if self.kernels is None or self.api is None:
             return set()
         callers = calling_threads(self.api)
-        # The index is the number of a thread. `NO_THREAD` is the last one, for kernels whose thread is unknown.
+        # True at the number of each thread that marks steps. Kernels whose thread is unknown have the number
+        # `NO_THREAD`, which is the last index and stays False.
         marks_steps = np.zeros(NO_THREAD + 1, bool)
         marks_steps[: len(callers)] = [caller in self.marks.threads for caller in callers]
 
@@ -300,9 +341,10 @@ class CapturedEvents:
         return {streams[code] for code in np.flatnonzero(kernels_of_code).tolist()}
 
     def _launched_before(self, location: Location) -> Mask | None:
-        """Return which events of a device were `launched_before` the steps, all kinds one after another.
+        """Return the mask of the events of a device that `launched_before` finds, all kinds one after another.
 
-        None if all calls were recorded, so that their times are the answer.
+        They were launched before the first step, though their launching calls were not recorded. None if all launching
+        calls were recorded, because then the times of the calls show what was launched before the first step.
         """
         call = self.of_device(location, "call")
         if call.max(initial=0) != UNKNOWN:
@@ -313,7 +355,10 @@ class CapturedEvents:
         return launched_before(first_step, call, start, self._stream_numbers(location))
 
     def _stream_numbers(self, location: Location) -> Integers:
-        """Return the stream of each event of a device as a number from 0, equal for one stream in all kinds."""
+        """Return the number of the stream of each event of a device, all kinds one after another.
+
+        The streams of the device are numbered from 0, and a stream has the same number in all kinds.
+        """
         number_of_stream: dict[int | None, int] = {}
         numbers: list[Integers] = []
         for _, events in self.on_device():
@@ -326,7 +371,7 @@ class CapturedEvents:
         return np.concatenate(numbers)
 
     def _by_kind(self, location: Location, values: Mask) -> dict[str, Mask]:
-        """Divide values of what ran on a device, all kinds one after another, by kind."""
+        """Split values for all events of a device, which are one kind after another, into those of each kind."""
         kinds: list[str] = []
         counts: list[int] = []
         for event_kind, events in self.on_device():
@@ -336,12 +381,13 @@ class CapturedEvents:
         return dict(zip(kinds, np.split(values, begins_of_others), strict=True))
 
     def _keep_steps(self) -> None:
-        """Drop what belongs to no step."""
+        """Drop the events that belong to no step, by the rules of the class."""
         steps = self.steps
         device_windows = {location: steps_of_device.window for location, steps_of_device in steps.items()}
         before_steps: dict[Location, dict[str, Mask]] = {}
         for location in steps:
-            # If the extent of the steps is that of the host, too few launches are known.
+            # The steps of a device are those of the host if too few of its launching calls were recorded. Then they do
+            # not show reliably what was launched before the first step.
             is_before = self._launched_before(location) if steps[location].extent == DEVICE else None
             if is_before is not None:
                 before_steps[location] = self._by_kind(location, is_before)
@@ -353,7 +399,7 @@ class CapturedEvents:
                     is_kept[events.slice_of(location)] &= ~is_before_of_kind[event_kind]
             self._events[event_kind] = events.where(is_kept)
             if event_kind == "kernels" and self.communication is not None:
-                # The array has the positions among all kernels, before any is dropped.
+                # The array `kernel` holds positions among all kernels, before any is dropped, as `is_kept` does.
                 positions = self.communication.arrays["kernel"]
                 self.communication = self.communication.where(is_kept.take(positions))
         for event_kind in ("ranges", "api"):
@@ -363,7 +409,12 @@ class CapturedEvents:
                 self._events[event_kind] = host_events.where(_inside(host_events, "start", windows))
 
     def _in_steps(self, events: Events, device_windows: dict[Location, Window]) -> Mask:
-        """Return which events of devices belong to steps: by their launching call, else by the device's own steps."""
+        """Return the mask of the events on devices that belong to the steps.
+
+        An event whose launching call was recorded belongs to them if the call began in the window of the steps on the
+        host. Any other event belongs to them if it began in the window in which its device ran the steps. If no
+        launching calls were joined, each event belongs to them if it began in the window on the host.
+        """
         host_windows = {location: self.marks.window(*location[:2]) for location in events.locations}
         if not self.linked:
             return _inside(events, "start", host_windows)
@@ -374,7 +425,7 @@ class CapturedEvents:
 
 
 def _add_classes(kernels: Events) -> None:
-    """Add the fields `class` and `collective` to the groups of kernels, by the names of these."""
+    """Add the fields `class` and `collective` to each group of kernels, as judged by the name of its kernels."""
     kernels.groups = [
         (*group, kernel_class(name), collective(name))
         for group, name in zip(kernels.groups, kernels.group_field("name"), strict=True)
@@ -391,7 +442,10 @@ def _losses(traces: Sequence[Trace]) -> list[str]:
 
 
 def _inside(events: Events, name: str, windows: Mapping[Location, Window]) -> Mask:
-    """Return which events have a time in the window [first, last) of their location."""
+    """Return the mask of the events whose time lies in the window [first, last) of their location.
+
+    `name`: the array that holds the times. `windows`: must have a window for each location.
+    """
     times = events.arrays[name]
     is_inside = np.zeros(len(times), bool)
     for location, part in events.locations.items():

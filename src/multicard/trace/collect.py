@@ -1,4 +1,4 @@
-"""Read the events of all traces of a capture at once, on all cores, into as little memory as their use allows."""
+"""Read the events of one kind from all traces of a capture, in several threads, into arrays of narrow types."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,11 +19,13 @@ from multicard.trace.model import KINDS, BatchReader, EventSource, Integers, Tra
 def collect(
     traces: Sequence[Trace], kind: str, numbers: Sequence[str], groups: Sequence[str] | None = None
 ) -> Events | None:
-    """Read all events of a kind; None if no trace recorded this kind.
+    """Return all events of a kind; None if no trace recorded this kind.
 
-    `numbers` are kept of each event; `groups`: the columns that describe a group, all by default: fewer make fewer
-    groups, and need less time. Events of a negative duration, which broken captures hold, are left out if durations
-    are among the numbers.
+    `numbers`: names of the numbers that are kept for each event. `groups`: names of the columns that describe a group,
+    by default all columns of the kind; fewer columns make fewer groups, and take less time.
+
+    If "start" is among the numbers, events are sorted by location; else all events have the location (). If "duration"
+    is among the numbers, events of a negative duration, which broken captures hold, are left out and counted.
     """
     fields = tuple(groups or KINDS[kind].groups)
     numbers = tuple(numbers)
@@ -34,14 +36,14 @@ def collect(
     if not sources:
         return None
 
-    # First pass: read every part, each in the order in which it was recorded.
+    # First, read every part. Its events keep the order in which the trace holds them.
     jobs = [_Job(trace_number, reader) for trace_number, source in sources.items() for reader in source.parts]
     parts = in_parallel(partial(_read, numbers), jobs)
     left_out = Counter[int]()
     for part in parts:
         left_out[part.trace] += part.left_out
 
-    # Second pass: split every part by location. A source can describe all of its groups only once it was read.
+    # Second, split every part by location. A source can describe all of its groups only after it was read completely.
     layout = _layout(kind, fields, sources, has_locations="start" in numbers)
     divided = in_parallel(layout.divide, parts)
     # What was read is freed before the arrays are joined.
@@ -57,11 +59,11 @@ def collect(
     )
 
 
-# Name of the array of the codes of groups, beside the names of numbers.
+# Name in `_Pieces` of the array with the code of each event's group. All other names are those of numbers.
 _CODE = "code"
 
-# Arrays of some events by name, each in pieces that follow each other. They are joined as late as possible, as each
-# join needs the memory of the whole array once more.
+# Arrays of some events by name, each in pieces that follow each other. The pieces are joined as late as possible,
+# because each join needs the memory of the whole array once more.
 _Pieces = dict[str, list[Integers]]
 
 
@@ -75,7 +77,10 @@ class _Job:
 
 @dataclass(frozen=True)
 class _Part:
-    """The events that a `_Job` read, and how many it left out; codes count within the trace."""
+    """The events that a `_Job` read, and the number of those that it left out for their negative duration.
+
+    The codes in `pieces` are those of the trace, which numbers its groups from 0.
+    """
 
     trace: int
     pieces: _Pieces
@@ -84,10 +89,11 @@ class _Part:
 
 @dataclass(frozen=True)
 class _Layout:
-    """The groups of all traces, and how their events are to lie in the arrays of `Events`.
+    """The groups of all traces, and the location of each group, by which events are sorted in the arrays of `Events`.
 
-    `first_code`: the code of the first group of each trace. `location_of_code`: for each group the index of its
-    location in `locations`, of the narrowest type that can hold a code.
+    `first_code`: by the number of a trace, the position in `groups` of the first group of this trace.
+    `location_of_code`: for each group, the position in `locations` of its location. The type of this array, uint16 or
+    int32, can also hold each code of a group.
 
     With two groups on device 0 and one on device 1, the events of a part are sorted by device and keep their order:
 
@@ -105,7 +111,10 @@ class _Layout:
     location_of_code: Integers
 
     def divide(self, part: _Part) -> list[_Pieces]:
-        """Return the arrays of a part for each location, with codes that count over all traces."""
+        """Return the arrays of a part split by location, in the order of `locations`.
+
+        Their codes are positions in `groups`, which has the groups of all traces.
+        """
         pieces = part.pieces | {_CODE: self._global_codes(part)}
         if len(self.locations) == 1:
             return [pieces]
@@ -132,7 +141,10 @@ class _Layout:
         return [code.astype(dtype) + dtype.type(first) for code in codes]
 
     def slices(self, divided: Sequence[Sequence[_Pieces]]) -> dict[Location, slice]:
-        """Return where the events of each location that has some lie, once its parts are joined in order."""
+        """Return the slice of each location in the joined arrays; locations without events have none.
+
+        `divided`: what `divide` returned for each part.
+        """
         counts = [0] * len(self.locations)
         for part in divided:
             for index, pieces in enumerate(part):
@@ -145,9 +157,9 @@ class _Layout:
 
 
 def _layout(kind: str, fields: tuple[str, ...], sources: Mapping[int, EventSource], *, has_locations: bool) -> _Layout:
-    """Return how the events of some sources, which were read, are to lie.
+    """Return the layout of the events of all sources, which are given by the number of their trace.
 
-    Without `has_locations` all events have the location ().
+    All parts of the sources must have been read. If `has_locations` is False, all events have the location ().
     """
     groups: list[tuple[Any, ...]] = []
     first_code: dict[int, int] = {}
@@ -155,7 +167,8 @@ def _layout(kind: str, fields: tuple[str, ...], sources: Mapping[int, EventSourc
         first_code[trace_number] = len(groups)
         groups += [(trace_number, *values) for values in _described(kind, fields, source)]
 
-    # A location is some elements of a group: the trace, which is the first, the process and the device.
+    # A location consists of these elements of a group: the trace, which is the first one, the process, and the device
+    # if the groups have one.
     indices: list[int] = []
     if has_locations:
         indices = [0, *(fields.index(name) + 1 for name in ("process", "device") if name in fields)]
@@ -176,7 +189,7 @@ def _layout(kind: str, fields: tuple[str, ...], sources: Mapping[int, EventSourc
 
 
 def _described(kind: str, fields: tuple[str, ...], source: EventSource) -> list[tuple[Any, ...]]:
-    """Return the values of the fields of each group, with the names of calls as programs have them."""
+    """Return the values of the fields of each group; functions of the API have the names that programs use."""
     groups = source.described()
     if kind != "api" or "name" not in fields:
         return groups
@@ -207,14 +220,14 @@ def _read(numbers: tuple[str, ...], job: _Job) -> _Part:
             left_out += reversed_count
         for name, values in arrays.items():
             pieces[name].append(values)
-    # Dividing by location needs whole arrays. Durations alone are not divided, so they stay as they are.
+    # `_Layout.divide` needs whole arrays. Without starts there is only one location, so nothing is divided.
     if "start" in numbers:
         pieces = {name: [_joined(values)] for name, values in pieces.items()}
     return _Part(job.trace, pieces, left_out)
 
 
 def _without_reversed(arrays: dict[str, Integers]) -> tuple[dict[str, Integers], int]:
-    """Return the arrays of a batch without events of a negative duration, and how many these are."""
+    """Return the arrays of a batch without events of a negative duration, and the number of events left out."""
     durations = arrays["duration"]
     # `_narrow` made durations unsigned unless one of them is negative, or too long for 32 bits.
     if durations.dtype == np.uint32 or not len(durations) or durations.min() >= 0:
@@ -241,7 +254,10 @@ def _narrow(values: Integers) -> Integers:
 
 
 def _joined_by_location(divided: Sequence[Sequence[_Pieces]], name: str) -> Integers:
-    """Return one array of all parts, in the order of the locations, and of the parts within a location."""
+    """Return the array `name` of all parts: one location after another, and within a location one part after another.
+
+    `divided`: what `_Layout.divide` returned for each part.
+    """
     pieces: list[Integers] = []
     for pieces_of_parts in zip(*divided, strict=True):
         for pieces_of_part in pieces_of_parts:
@@ -250,7 +266,10 @@ def _joined_by_location(divided: Sequence[Sequence[_Pieces]], name: str) -> Inte
 
 
 def _joined(pieces: list[Integers]) -> Integers:
-    """Join arrays into one of the widest type among those that hold something; return a single one as it is."""
+    """Join arrays into one, whose type is wide enough for all of them. Empty arrays do not affect the type.
+
+    If only one array is not empty, it is returned as it is. If all are empty, the result is an empty int64 array.
+    """
     pieces = [piece for piece in pieces if len(piece)]
     if not pieces:
         return np.empty(0, np.int64)
@@ -264,7 +283,10 @@ _NAMES = {
 
 
 def left_out_notices(traces: Sequence[Trace], events: Mapping[str, Events | None]) -> list[str]:
-    """Return a line per trace that has events, given by kind, that end before they begin."""
+    """Return a line for each trace of which events were left out because they end before they begin.
+
+    `events`: by kind; None for a kind that was not read.
+    """
     notices = []
     for trace_number, trace in enumerate(traces):
         phrases: list[str] = []

@@ -8,8 +8,9 @@ import numpy as np
 from multicard.trace.events import Events
 from multicard.trace.model import MISSING, Integers
 
-# For n ranks, the bytes that each rank's link must carry, over the bytes of one rank's message: NVIDIA's nccl-tests,
-# doc/PERFORMANCE.md. For the two with "* n" its factor (n - 1) / n is of what all ranks have together, n messages.
+# For n ranks: the bytes that each rank's link must carry, divided by the bytes of one rank's message (NVIDIA's
+# nccl-tests, doc/PERFORMANCE.md). For all_gather and reduce_scatter, nccl-tests divides by the bytes of all n messages
+# together and so has the factor (n - 1) / n. Here it is multiplied by n, because the divisor is one message.
 _BUS: dict[str | None, Callable[[int], float]] = {
     "all_reduce": lambda n: 2 * (n - 1) / n,
     "all_gather": lambda n: (n - 1) / n * n,
@@ -21,13 +22,15 @@ _BUS: dict[str | None, Callable[[int], float]] = {
 
 
 class CannotTell(Exception):
-    """Raised if the trace does not have what an answer needs; the message names it."""
+    """Raised if the trace lacks what an answer needs; the message names what is missing."""
 
 
 def bus_bandwidth(collective: str | None, message_bytes: float, ranks: int, seconds: float) -> float | None:
-    """Return the bytes per second that each rank's link must carry for such messages in that time, as nccl-tests do.
+    """Return the bus bandwidth of a collective: the bytes per second that each rank's link must carry.
 
-    None for a collective that has no definition, and without ranks or time.
+    It is that of nccl-tests. `message_bytes`: bytes of one rank's message, or of several messages together. `seconds`:
+    the time in which they are transferred. None if the collective is not in `_BUS`, or if there are no ranks or no
+    time.
 
     An all-reduce among 4 ranks moves 2 · 3/4 of the 4000 bytes over each link, here in 8 ms:
 
@@ -41,14 +44,22 @@ def bus_bandwidth(collective: str | None, message_bytes: float, ranks: int, seco
 
 
 def message_columns(kernels: Events, positions: Integers, transfer: Integers) -> dict[str, Any]:
-    """Return the columns on the messages of some kernels of one collective.
+    """Return columns about the messages of some kernels of one collective. Columns that are unknown are left out.
 
-    Bytes are those of the kernels whose messages are known, and `messages` is the number of these. The bus bandwidth is
-    over the time in which these transferred, with all ranks there, or, where that is unknown of any, over their whole
-    durations: then it is a lower bound. It is None if the number of ranks is unknown of any.
+    - `transfer_s`: seconds from the moment at which all ranks had joined, summed over the kernels. Left out if this
+      time is unknown for any of the kernels.
+    - `messages`: the number of kernels whose message has a known size. If there are none, this column and those below
+      are left out.
+    - `message_bytes`: the sum of the known sizes.
+    - `ranks`: the number of ranks that take part, or None if it was not recorded. Left out if it differs between the
+      messages of known size.
+    - `bus_bandwidth_bytes_per_s`: the bus bandwidth of the messages of known size, in the seconds for which their
+      kernels transferred after all ranks had joined. If this time is unknown for any of them, the whole durations of
+      the kernels take its place, and the bus bandwidth is a lower bound. None if the number of ranks is unknown for any
+      of the messages, if the collective is not in `_BUS`, or if the time is 0.
 
-    `kernels`: as `messages.communication_kernels` returns them; `positions`: those of the kernels; `transfer`:
-    nanoseconds of each of `kernels` after all ranks had joined, or `MISSING`.
+    `kernels`: as `messages.communication_kernels` returns them. `positions`: those of the kernels that are meant.
+    `transfer`: for each of `kernels`, the nanoseconds after all ranks had joined, or `MISSING`.
     """
     columns: dict[str, Any] = {}
     transfer_of_all = transfer.take(positions)
@@ -76,12 +87,15 @@ def message_columns(kernels: Events, positions: Integers, transfer: Integers) ->
 
 
 def _total_bandwidth(kernels: Events, positions: Integers, seconds: float) -> float | None:
-    """Return the bus bandwidth of the messages of some kernels, over so many seconds; None if it is unknown of any."""
+    """Return the bus bandwidth in bytes/s of the messages of some kernels that took so many seconds altogether.
+
+    None if it is unknown for any of the messages.
+    """
     groups = kernels.group_fields("collective", "ranks")
     sizes = kernels.arrays["bytes"].take(positions)
     codes = kernels.codes(positions)
     bandwidths: list[float] = []
-    # The collective and the number of ranks are those of a group.
+    # All kernels of a group have the same collective and number of ranks.
     for code in np.unique(codes).tolist():
         _, collective, rank_count = groups[code]
         message_bytes = int(sizes[codes == code].sum())
@@ -93,11 +107,12 @@ def _total_bandwidth(kernels: Events, positions: Integers, seconds: float) -> fl
 
 
 def by_message_size(kernels: Events) -> list[tuple[dict[str, Any], Integers]]:
-    """Return the kernels of each device, collective, communicator and size: these columns, and the positions.
+    """Return a row for each message size of each device, collective, communicator and number of ranks.
 
-    `kernels`: as `messages.communication_kernels` returns them.
+    A row consists of its columns and of the positions of its kernels. Kernels whose message has no known size are left
+    out. `kernels`: as `messages.communication_kernels` returns them.
 
-    Raises `CannotTell` if no kernel has a message.
+    Raises `CannotTell` if no kernel has a message of known size.
     """
     sized = np.flatnonzero(kernels.arrays["bytes"] != MISSING)
     if not len(sized):
@@ -126,7 +141,7 @@ def by_message_size(kernels: Events) -> list[tuple[dict[str, Any], Integers]]:
 
 
 def _by_value(values: Integers, positions: Integers) -> Iterator[tuple[int, Integers]]:
-    """Yield each value in rising order, and the positions that have it.
+    """Yield each distinct value in rising order, with the positions that have it: `values[i]` is at `positions[i]`.
 
     >>> [(size, chosen.tolist()) for size, chosen in _by_value(np.array([8, 4, 8]), np.array([20, 30, 40]))]
     [(4, [30]), (8, [20, 40])]

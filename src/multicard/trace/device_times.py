@@ -1,4 +1,8 @@
-"""How long a device did what between any two moments: lengths of unions of intervals, never sums over streams."""
+"""Measure for how long a device did each kind of work within windows of time.
+
+All of these times are lengths of unions of intervals. They are never sums over streams, which would count a moment once
+for each stream that is active in it.
+"""
 
 from dataclasses import dataclass
 
@@ -9,10 +13,12 @@ from multicard.trace.idle import CAUSES, ActivityOfThread, Idleness, Openers
 from multicard.trace.intervals import NOTHING, Intervals, Measure, merged
 from multicard.trace.model import Integers
 
-# Kinds of activity on a device. MIGRATION is that of pages of managed memory, GRAPH a replay of unknown content.
+# Kinds of activity on a device. COMPUTE is a kernel that does not communicate, COMMUNICATION one that does. GRAPH is
+# the replay of a CUDA graph whose kernels and copies were not recorded. MIGRATION moves pages of managed memory.
 COMPUTE, COMMUNICATION, MEMORY, GRAPH, MIGRATION = range(5)
 _KIND_COUNT = 5
 
+# The times that are measured in each window, as `Device.between` defines them.
 SHARES = (
     "span", "busy", "compute", "communication", "memory", "graphs", "overlapped", "exposed_communication", "idle",
 )  # fmt: skip
@@ -22,8 +28,10 @@ SHARES = (
 class DeviceTimes:
     """What a device did within some windows, made by `Device.between`.
 
-    `nanoseconds`: for each of `SHARES` and `CAUSES` one number for each window; None for the causes if no calls were
-    recorded. `functions`: the host's function by cause, as `Idleness.functions` returns it for all windows together.
+    `nanoseconds`: for each name in `SHARES` and `CAUSES`, a list with one number for each window. For the causes it is
+    None if no calls were recorded, or if `Device.between` was not told what the host does. `functions`: by cause, the
+    function of the host in which most of this cause's time lies, as `Idleness.functions` returns it for the time from
+    the first start of a window to the last end.
     """
 
     nanoseconds: dict[str, list[int] | None]
@@ -31,11 +39,11 @@ class DeviceTimes:
 
 
 class Launches:
-    """The launching call of each activity of a device: when it began and returned, by which thread.
+    """The call that launched each activity of a device: when it began and returned, and which thread made it.
 
-    `call` and `returned` are nanoseconds, `UNKNOWN` where the call was not recorded; `thread` is the number of a thread
-    among `calling_threads`. `by_graph` is True where the call replayed a CUDA graph, and so launched several
-    activities; None if no call did.
+    `call` and `returned` are in nanoseconds, `UNKNOWN` where the call was not recorded. `thread` is the position of the
+    calling thread in `calling_threads`, `NO_THREAD` where the call was not recorded. `by_graph` is True where the call
+    replayed a CUDA graph, which launches several activities; None if no call replayed one.
     """
 
     def __init__(
@@ -49,8 +57,8 @@ class Launches:
     def openers(self, order: Integers, first_positions: Integers, migrates: npt.NDArray[np.bool_]) -> Openers:
         """Return the launches of those activities that open a busy interval.
 
-        `order`: the activities in order of time. `first_positions`: positions in `order` of those that open an
-        interval. `migrates`: True for those of them that are migrations.
+        `order`: the indices of the activities in order of time. `first_positions`: the position in `order` of the
+        activity that opens each interval. `migrates`: for each interval, True if that activity is a migration.
         """
         openers = order.take(first_positions)
         continues = np.zeros(len(first_positions), bool)
@@ -65,9 +73,9 @@ class Launches:
         )
 
     def _continues_graph(self, order: Integers) -> npt.NDArray[np.bool_]:
-        """Return for each activity in order of time whether it is part of a replay, and not the first one.
+        """Return the mask, in `order`, of the activities that are part of a graph's replay, but not its first part.
 
-        The activities of one replay of a graph are those whose call began in the same nanosecond.
+        All activities whose graph-launching calls began in the same nanosecond belong to one replay.
         """
         assert self.by_graph is not None
         continues = self.by_graph.take(order)
@@ -92,9 +100,9 @@ class Device:
     """
 
     def __init__(self, start: Integers, end: Integers, kind: Integers, launches: Launches | None = None) -> None:
-        """Take the activities in any order, with start and end in nanoseconds, and the calls that launched them.
+        """Take the activities, at least one, in any order, with start and end in nanoseconds and the kind of each.
 
-        `launches` is None if no calls were recorded.
+        `launches`: the calls that launched the activities; None if no calls were recorded.
         """
         self.first = int(start.min())
         self.last = int(end.max())
@@ -107,7 +115,8 @@ class Device:
             starts = start.take(order)
         begins_with_next = np.flatnonzero(starts[1:] == starts[:-1])
         if launches is not None and len(begins_with_next):
-            # If activities begin together, the one that was launched first opens the interval.
+            # Of activities that begin at the same moment, the one that was launched first opens the interval, so it
+            # has to come first.
             tied = np.union1d(begins_with_next, begins_with_next + 1)
             tied_activities = order.take(tied)
             tied_calls = launches.call.take(tied_activities)
@@ -119,25 +128,25 @@ class Device:
         self._launches = launches
 
     def between(self, starts: Integers, ends: Integers, activity_of: ActivityOfThread | None = None) -> DeviceTimes:
-        """Return how long the device did what within each window [start, end).
+        """Return how long the device did each kind of work within each window [start, end).
 
-        With |…| the length of a set of moments within the window, these are:
+        |…| is the length of a set of moments within the window:
 
-            span                   the window
+            span                   the length of the window
             busy                   |any activity|
             compute                |compute|, kernels that do not communicate
-            communication          |communication|, kernels that do
+            communication          |communication|, kernels that communicate
             memory                 |copies, fills and migrations|
             graphs                 |compute or graphs| - |compute|: replays while no recorded kernel computes
             overlapped             |compute| + |communication| - |compute or communication|
             exposed_communication  |compute or graphs or communication| - |compute or graphs|
             idle                   span - busy, which `Idleness` divides by cause
 
-        A replay of unknown content may compute, so communication is not called exposed meanwhile. The sets are unions
-        over streams, so communication is overlapped with all streams that compute.
+        A replay whose content was not recorded may compute, so communication during a replay does not count as exposed.
+        The sets are unions over all streams, so communication counts as overlapped while any stream computes.
 
-        `activity_of` returns what a thread of the host does, by its number; without it, and without recorded calls, the
-        causes are None.
+        `activity_of` returns what a thread of the host does, by the number of the thread. The causes of idle time are
+        None if `activity_of` is None, or if no calls were recorded.
         """
         busy, busy_openers = self._busy()
         union_times = _UnionTimes(self._start, self._end, self._kind, starts, ends)
@@ -172,17 +181,20 @@ class Device:
         return DeviceTimes(nanoseconds, functions)
 
     def _busy(self) -> tuple[Intervals, Integers]:
-        """Return the moments of any activity, and for each interval the position of the activity that opens it."""
+        """Return the busy intervals, and for each of them the position of the activity that opens it.
+
+        The positions count in order of time, as `_order` does.
+        """
         if not len(self._start):
             return NOTHING, np.empty(0, np.int64)
         return merged(self._start, self._end)
 
 
 class _UnionTimes:
-    """Nanoseconds in which activity of some kinds ran within each of some windows, each union computed once."""
+    """The nanoseconds in which activities of given kinds ran within each window; each union is computed only once."""
 
     def __init__(self, start: Integers, end: Integers, kind: Integers, starts: Integers, ends: Integers) -> None:
-        """Take activities that are ordered by start and not empty, and the windows [start, end)."""
+        """Take activities that are ordered by start and all take time, and the windows [start, end)."""
         self._start = start
         self._end = end
         self._kind = kind
@@ -193,8 +205,9 @@ class _UnionTimes:
         self._times: dict[tuple[int, ...], Integers] = {}
 
     def of(self, *kinds: int) -> Integers:
-        """Return the length of the union of the activity of these kinds within each window."""
-        # Most captures have no graphs, and many no communication, so several unions are often the same one.
+        """Return the length of the union of all activities of these kinds within each window."""
+        # Most captures have no graphs, and many have no communication. Without the kinds that do not occur, several
+        # unions are often the same one.
         present = tuple(number for number in kinds if number in self._present)
         if present not in self._times:
             moments = Measure(self._moments(present))

@@ -8,18 +8,20 @@ import pyarrow as pa
 
 from multicard.trace.model import Integers
 
-# Stands for an empty cell in an array of integers: no time or identity of a trace is near it.
+# Stands for an empty cell in an array of integers. No time or identifier of a trace is near this number.
 EMPTY = -(1 << 63) + 1
-# 73 years in nanoseconds. Times that count from 1970 are below it.
+# Largest absolute value of a start or an end, in nanoseconds: 73 years. Times that count from 1970 are below it.
 MOST_NS = 1 << 61
 
 # Numbers that combine several columns stay below this, so that they fit 64 bits.
 WIDEST_CODE = 1 << 62
-# A column whose values lie this close together is numbered by subtraction, any other by hashing.
+# If the largest and the smallest value of a column differ by less than this, the column is numbered by subtracting the
+# smallest value. Any other column is hashed.
 CLOSE_VALUES = 1 << 12
 # Up to this many possible codes, a table with an entry for each is faster than hashing.
 DENSE_CODES = 1 << 16
-# A column with so few distinct values, as far as a sample shows, is compared with one value after another.
+# If a sample of at most `SAMPLED_VALUES` rows of a column has at most `FEW_VALUES` distinct values, the whole column is
+# compared with one value after another before it is hashed.
 FEW_VALUES = 5
 SAMPLED_VALUES = 256
 
@@ -32,7 +34,10 @@ class _Codes(NamedTuple):
 
 
 def refuse_absurd(numbers: Mapping[str, Integers]) -> None:
-    """Raise `ValueError` at times of more than `MOST_NS` nanoseconds, whose sums and differences would overflow."""
+    """Raise `ValueError` if the absolute value of any start or end is above `MOST_NS` nanoseconds.
+
+    Sums and differences of such times would overflow. Numbers with other names are not checked.
+    """
     for name in numbers.keys() & {"start", "end"}:
         earliest = int(numbers[name].min(initial=0))
         latest = int(numbers[name].max(initial=0))
@@ -42,10 +47,13 @@ def refuse_absurd(numbers: Mapping[str, Integers]) -> None:
 
 
 def encode(columns: Sequence[Integers]) -> tuple[Integers, list[tuple[Any, ...]]]:
-    """Return the code of each row of some columns of equal length, and the distinct rows in the order of their codes.
+    """Return the code of each row of at least one column, and the distinct rows in the order of their codes.
 
-    An `EMPTY` cell is None in the distinct rows. A column costs a nanosecond or two a row where its values lie close
-    together, some more where they must be hashed; sorting or comparing whole rows would cost a hundred.
+    All columns have equal length. Codes count up from 0 in the order in which distinct rows first occur. An `EMPTY`
+    cell is None in the distinct rows.
+
+    A column takes one or two nanoseconds for each row if its values lie close together, and some more if they must be
+    hashed. Sorting or comparing whole rows would take a hundred nanoseconds for each row.
 
     >>> codes, rows = encode([np.array([7, 8, 7]), np.array([1, EMPTY, 1])])
     >>> codes.tolist(), rows
@@ -61,9 +69,10 @@ def encode(columns: Sequence[Integers]) -> tuple[Integers, list[tuple[Any, ...]]
 
 
 def _combined(columns: Sequence[Integers]) -> _Codes:
-    """Return one number for each row of all columns: the columns are its digits, as in a number of mixed base.
+    """Return one number for each row. The codes of the row's cells are the digits of a number of mixed base.
 
-    The second column takes 2 values, so the first one, less its least value, counts in twos:
+    The codes of the first column are 0, 1 and 2. The second column takes 2 values, so the base of the first digit is 2.
+    The numbers are 0 * 2 + 0, 1 * 2 + 1 and 2 * 2 + 0, all below 3 * 2:
 
     >>> combined = _combined([np.array([7, 8, 9]), np.array([0, 1, 0])])
     >>> combined.numbers.tolist(), combined.bound
@@ -74,7 +83,8 @@ def _combined(columns: Sequence[Integers]) -> _Codes:
     for column in columns:
         digit = _column_codes(column)
         if bound * digit.bound >= WIDEST_CODE:
-            # Many varied columns: the distinct rows of each half are numbered first, which takes fewer numbers.
+            # The number would not fit 64 bits. So the distinct rows of each half of the columns are numbered first: as
+            # their codes have no gaps, they are below the number of rows.
             middle = len(columns) // 2
             first_half, _ = _in_order_of_rows(_combined(columns[:middle]))
             second_half, _ = _in_order_of_rows(_combined(columns[middle:]))
@@ -87,9 +97,9 @@ def _combined(columns: Sequence[Integers]) -> _Codes:
 
 
 def _in_order_of_rows(codes: _Codes) -> tuple[Integers, Integers]:
-    """Return codes that count up in the order of the first row of each, without gaps, and these first rows.
+    """Return codes without gaps that count up in the order of their first rows, and the first row of each code.
 
-    Rows 0 and 2 are the first with the numbers 5 and 3, which become 0 and 1:
+    The number 5 first occurs in row 0 and becomes 0, and the number 3 first occurs in row 2 and becomes 1:
 
     >>> codes, first_rows = _in_order_of_rows(_Codes(np.array([5, 5, 3, 5]), bound=6))
     >>> codes.tolist(), first_rows.tolist()
@@ -114,14 +124,14 @@ def _column_codes(column: Integers) -> _Codes:
     """Return codes for the values of a column."""
     low = int(column.min(initial=1 << 62))
     high = int(column.max(initial=EMPTY))
-    # An empty column has a low above its high.
+    # If the column is empty, `low` is above `high`, so it is hashed.
     if 0 <= high - low < CLOSE_VALUES:
         return _Codes(column - low, high - low + 1)
     return _hashed(column)
 
 
 def _hashed(values: Integers) -> _Codes:
-    """Return codes for values in the order of their first rows, without gaps."""
+    """Return codes for the values. They have no gaps, and count up in the order in which the values first occur."""
     step = len(values) // SAMPLED_VALUES + 1
     sampled_values = set(values[::step].tolist())
     if len(sampled_values) <= FEW_VALUES:
@@ -138,9 +148,9 @@ def _hashed(values: Integers) -> _Codes:
 
 
 def _compared(values: Integers) -> _Codes | None:
-    """Return what `_hashed` does, by a comparison with each distinct value; None if there are more than a few.
+    """Return the codes that `_hashed` returns, found by a comparison of all values with each distinct value.
 
-    A comparison costs a nanosecond a row.
+    None if there are more than `FEW_VALUES` distinct values. A comparison takes a nanosecond for each row.
     """
     numbers = np.zeros(len(values), np.int32)
     is_unnumbered = np.ones(len(values), bool)

@@ -1,4 +1,7 @@
-"""Events of one kind from all traces of a capture, as arrays; each group is described once, its events by a code."""
+"""Events of one kind from all traces of a capture, as arrays.
+
+Each group of events is described once. An event only holds the code of its group.
+"""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -12,10 +15,10 @@ import numpy.typing as npt
 from multicard.trace.model import Integers
 from multicard.trace.statistics import Grouped
 
-# A process of a capture: the number of its trace, and its process id. A trace is its position among the traces.
+# A process of a capture: (trace, process id). The trace is given by its position among the traces of the capture.
 Owner = tuple[int, int]
-# Where events happened: (trace, process) on the host, (trace, process, device) on a device, or () if only durations
-# were read. The first two are the `Owner`.
+# Where events happened: (trace, process) on the host, (trace, process, device) on a device, or () if the starts of the
+# events were not read. The first two elements are the `Owner`.
 Location = tuple[Any, ...]
 
 
@@ -23,11 +26,11 @@ Location = tuple[Any, ...]
 class Events:
     """Events of one kind from all traces, made by `collect`.
 
-    An event is a position in `code` and in each array of `arrays`, which holds the numbers that `collect` was asked
-    for, as uint32 where that can hold them. `code` is the number of the event's group; `groups` has, by code, the trace
-    and the values of `fields`. Events of one location lie side by side in the order in which they were recorded, in the
-    slice that `locations` gives. If only durations were read there is one location, (). `left_out` counts, by trace,
-    the events that end before they begin, which are not among these.
+    An event is a position in `code` and in each array of `arrays`. `arrays` holds the numbers that `collect` was asked
+    for, as uint32 where all of them fit. `code` is the code of the event's group. `groups` has, by code, the trace and
+    then the values of `fields`. Events of one location lie side by side, in the order in which they were recorded, in
+    the slice that `locations` has for it. `left_out` has, by trace, the number of events that end before they begin;
+    these are not among the events here.
 
     >>> kernels = Events(
     ...     fields=("process", "device", "name"),
@@ -49,13 +52,13 @@ class Events:
     left_out: dict[int, int] = dataclass_field(default_factory=dict)
 
     def where(self, keep: npt.NDArray[np.bool_]) -> "Events":
-        """Return the events of a mask, and only the groups and locations that still have some."""
+        """Return the events for which `keep` is True, without groups and locations that lose all of their events."""
         if keep.all():
             return self
         kept = np.flatnonzero(keep)
         old_code = self.code.take(kept)
         is_used = np.bincount(old_code, minlength=len(self.groups)) > 0
-        # The codes that are left close up: without any event of group 1, the groups 0, 1, 2 become 0 and 1.
+        # The remaining codes are renumbered without gaps: if group 1 loses all of its events, group 2 becomes group 1.
         new_code_of_old = (np.cumsum(is_used) - 1).astype(old_code.dtype)
         return Events(
             fields=self.fields,
@@ -67,7 +70,7 @@ class Events:
         )
 
     def _locations_of(self, kept: Integers) -> dict[Location, slice]:
-        """Return the locations that have some of the kept positions, and where those lie once the others are gone."""
+        """Return the locations that have some of the kept positions, each with its slice of the array `kept`."""
         locations: dict[Location, slice] = {}
         for location, part in self.locations.items():
             first, last = np.searchsorted(kept, (part.start, part.stop)).tolist()
@@ -84,7 +87,10 @@ class Events:
         return [location for location in self.locations if location[:2] == owner]
 
     def array_at(self, name: str, location: Location) -> Integers:
-        """Return a number of the events of a location, in the type in which it is stored."""
+        """Return the array `name` of the events of a location, in the type in which it is stored.
+
+        It is a view: writing to it changes `arrays`.
+        """
         return self.arrays[name][self.slice_of(location)]
 
     def codes_at(self, location: Location) -> Integers:
@@ -96,7 +102,10 @@ class Events:
         return self.code.take(positions)
 
     def number(self, name: str, positions: Integers) -> Integers:
-        """Return a number of some events as 64-bit integers: narrow ones would overflow in sums and differences."""
+        """Return the number `name` of the events at some positions, as 64-bit integers.
+
+        Narrower integers would overflow in sums and differences.
+        """
         return self.arrays[name].take(positions).astype(np.int64, copy=False)
 
     def ends(self, positions: Integers) -> Integers:
@@ -104,12 +113,12 @@ class Events:
         return self.number("start", positions) + self.number("duration", positions)
 
     def in_time_order(self, positions: Integers) -> Integers:
-        """Return some events in the order of their starts."""
+        """Return the positions of some events in the order of the events' starts."""
         starts = self.arrays["start"].take(positions)
         return positions.take(np.argsort(starts, kind="stable"))
 
     def of_groups(self, codes: Sequence[int], positions: Integers) -> Integers:
-        """Return those of some events that are of some groups."""
+        """Return those of the positions whose events are of one of the groups `codes`."""
         is_chosen = np.isin(self.codes(positions), codes)
         return positions[is_chosen]
 
@@ -146,5 +155,5 @@ class Events:
         return [tuple(group[index] for index in indices) for group in self.groups]
 
     def group_dicts(self) -> list[dict[str, Any]]:
-        """Return the values of `fields` of each group by name, by code."""
+        """Return for each group, by code, a dictionary of the values of `fields` by name."""
         return [dict(zip(self.fields, group[1:], strict=True)) for group in self.groups]

@@ -8,15 +8,19 @@ from multicard.core.files import described, read_object, sha256, write_json
 from multicard.core.layout import CAPTURED, EXPORTED, TRACE
 from multicard.profilers import PROFILERS, Profiler
 
-# What manifests state of a file (`core.files.described`), and the node that it is from, if there are several.
+# The entry of a file in a manifest: name, size and checksum, as `core.files.described` returns them. If the file is
+# from one of several nodes, "node" has the name of that node.
 FileEntry = dict[str, Any]
 
 
 def export_run(folder: Path) -> None:
-    """Make readable files of what the profiler left; the manifest exported.json lists them, or why there are none.
+    """Make a readable file of each file that the profiler of a run left, and write the manifest exported.json.
 
-    A report that does not export is no error here, since the run itself is sound. What was exported of these captures
-    and is still there is not exported again.
+    The manifest lists the readable files or, if there are none, the reason. A file that cannot be exported does not
+    raise an error, because the run itself is sound; then no file is listed. Nothing is done if a manifest already lists
+    exports of these captures, and all of the exported files are unchanged.
+
+    `folder`: that of the run. Raises `UserError` if there is no space for a readable file.
     """
     trace = folder / TRACE
     captured = read_object(trace / CAPTURED)
@@ -43,9 +47,9 @@ def export_run(folder: Path) -> None:
 
 
 def _export(captured: FileEntry, profiler: Profiler, trace: Path) -> FileEntry:
-    """Make a readable file of a captured one.
+    """Make a readable file of a captured file.
 
-    Raises `TraceError` if it is not there as it was captured, or cannot be exported.
+    Raises `TraceError` if the captured file is missing, was changed since, or cannot be exported.
     """
     path = trace / captured["name"]
     if not path.exists() or sha256(path) != captured["sha256"]:
@@ -57,7 +61,7 @@ def _export(captured: FileEntry, profiler: Profiler, trace: Path) -> FileEntry:
 
 
 def _delete_others(trace: Path, profiler: Profiler, files: list[FileEntry]) -> None:
-    """Delete readable files of the profiler that are not among these, such as those of an earlier attempt."""
+    """Delete the profiler's readable files that `files` does not list, such as those of an earlier attempt."""
     kept = {CAPTURED, EXPORTED, *(entry["name"] for entry in files)}
     for path in trace.iterdir():
         if path.name.endswith(profiler.readable) and path.name not in kept:
@@ -65,7 +69,10 @@ def _delete_others(trace: Path, profiler: Profiler, files: list[FileEntry]) -> N
 
 
 def _is_exported(trace: Path, captured_sha256: str) -> bool:
-    """True if the captures of this checksum were exported, and the exported files are as they were written."""
+    """True if exported.json lists exports of these captures, and all of the exported files are unchanged.
+
+    `captured_sha256`: the checksum of captured.json. False if exported.json lists no files.
+    """
     if not (trace / EXPORTED).is_file():
         return False
     exported = read_object(trace / EXPORTED)

@@ -19,11 +19,11 @@ from multicard.trace.tables import ACTIVITIES, STEPS, ActivityTables, activity_t
 
 
 def extract_run(folder: Path, ranks: Sequence[RankRecord]) -> None:
-    """Write the activity tables of a run's steps, each as Parquet, and an index that lists which are recorded.
+    """Write the activity tables of a run's steps, each as a Parquet file, and an index of the tables.
 
-    `ranks`: those of the run's record, which say whose processes the trace shows.
+    `folder`: that of the run. `ranks`: the ranks in the run's record, with the process id of each.
 
-    A table that the trace holds nothing for is written without rows and listed with the reason.
+    A table for which the trace holds no events is written without rows, and the index states the reason.
     """
     exported = read_object(folder / TRACE / EXPORTED)
     missing = exported["missing"]
@@ -39,27 +39,27 @@ def extract_run(folder: Path, ranks: Sequence[RankRecord]) -> None:
 
 
 def _open_traces(folder: Path, entries: list[dict[str, Any]], ranks: Sequence[RankRecord]) -> list[Trace]:
-    """Open the exported files of a run; a trace that states no ranks gets those that the run recorded.
+    """Open the exported files of a run, and add to each trace the ranks that the run recorded for its processes.
 
-    Raises `TraceError` if a file cannot be opened.
+    If a trace states the rank of a process itself, that rank stays. Raises `TraceError` if a file cannot be opened.
     """
     traces = [open_trace(folder / TRACE / entry["name"]) for entry in entries]
     for entry, trace in zip(entries, traces, strict=True):
-        # Two nodes may share a process id.
+        # Processes of two nodes may have the same id, so only ranks of the file's node count if that node is known.
         node = entry.get("node")
-        near = [rank for rank in ranks if node in (None, rank.node)]
-        rank_of_process = {rank.pid: rank.rank for rank in near if rank.pid is not None}
+        ranks_of_node = [rank for rank in ranks if node in (None, rank.node)]
+        rank_of_process = {rank.pid: rank.rank for rank in ranks_of_node if rank.pid is not None}
         trace.ranks = rank_of_process | trace.ranks
     return traces
 
 
 def write_tables(tables: ActivityTables, folder: Path, profiler: str, missing: str | None = None) -> None:
-    """Write activity tables into a run directory, the index with their checksums last.
+    """Write activity tables into the folder of a run, and after them the index, which has their checksums.
 
-    `missing`: why there is no trace, for tables that were not made.
+    `missing`: the reason why there is no trace, None if there is one. It is stated for each table that was not made.
     """
     index_path = folder / ACTIVITY / ACTIVITY_INDEX
-    # An index may not list tables that are about to be replaced.
+    # The old index is deleted first, because the tables that it lists are about to be replaced.
     index_path.unlink(missing_ok=True)
     index: dict[str, Any] = {}
     files = []

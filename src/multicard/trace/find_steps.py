@@ -1,8 +1,9 @@
-"""Steps of a capture whose program did not mark them for multicard.
+"""Find the steps of a capture whose program did not mark them for multicard.
 
-They are inferred, in this order, from ranges of a stated name; from ranges that are named as steps are; from what
-PyTorch writes of its optimizers; and from the kernels of optimizers. One rule must show the steps of all processes with
-kernels.
+If the user states the name of the ranges that are steps, only these ranges count. Else three rules are tried in this
+order: ranges named as steps usually are; the ranges that PyTorch writes around updates by its optimizers; the kernels
+of optimizers. The first rule that shows steps in all processes with kernels decides. Steps inside the program's own
+ranges of warm-up do not count for these rules.
 """
 
 from collections import Counter
@@ -21,10 +22,10 @@ from multicard.trace.named_ranges import LIKE_STEP, OPTIMIZER_STEP, Ranges, name
 from multicard.trace.process_kernels import ProcessKernels, process_kernels
 from multicard.trace.steps import LEAST_RECORDED_SHARE, STEP, is_warm_up, warms_up
 
-# Classes of kernels that an optimizer does not launch: one of them between two kernels of the optimizer shows that
-# these belong to two updates.
+# Classes of kernels that an optimizer does not launch. If a kernel of one of these classes runs between two kernels of
+# the optimizer, these two belong to two different updates.
 _MODEL_CLASSES = ("attention", "convolution", "matrix_multiply", "normalization", "pooling")
-# Relative difference up to which numbers of kernels count as similar.
+# Two numbers of kernels are similar if they differ by at most this part of the larger one.
 _ALIKE = 0.1
 
 
@@ -32,9 +33,10 @@ _ALIKE = 0.1
 class FoundSteps:
     """The steps of the traces of one capture, made by `find_steps`.
 
-    `source`: what shows the steps, in words; None if nothing does. `steps`: those of each process with kernels; empty
-    if nothing shows them. `devices`: the devices on which each process ran kernels. `ranges`: names of ranges of these
-    processes, the most frequent first. `notices`: lines on steps that were found and do not count.
+    `source`: what shows the steps, in words; None if no steps were found. `steps`: the steps of each process that ran
+    kernels; empty if none were found. `devices`: the devices on which each process ran kernels. `ranges`: the names of
+    all ranges of these processes, without their numbers, the most frequent first. `notices`: lines on steps that were
+    found but do not count.
     """
 
     source: str | None
@@ -47,7 +49,8 @@ class FoundSteps:
 def find_steps(traces: Sequence[Trace], stated: str | None = None) -> FoundSteps:
     """Find the steps of one capture.
 
-    `stated`: name of the ranges that are steps, without their number; others are not looked for then.
+    `stated`: the name of the ranges that are steps; a number at its end is ignored. If it is given, steps are not
+    looked for in any other way, and those inside ranges of warm-up count, too.
 
     Raises `TraceError` if a trace turns out to be damaged.
     """
@@ -74,7 +77,7 @@ def find_steps(traces: Sequence[Trace], stated: str | None = None) -> FoundSteps
 
 
 def with_steps(traces: Sequence[Trace], steps: Mapping[Owner, Steps]) -> list[Trace]:
-    """Return copies of the traces with these steps, in the place of ranges named `step`."""
+    """Return copies of the traces that have these steps, and no others that ranges mark."""
     steps_of_traces: list[dict[int, Steps]] = [{} for _ in traces]
     for (trace_number, process), steps_of_process in steps.items():
         steps_of_traces[trace_number][process] = steps_of_process
@@ -83,7 +86,7 @@ def with_steps(traces: Sequence[Trace], steps: Mapping[Owner, Steps]) -> list[Tr
 
 @dataclass(frozen=True)
 class _Events:
-    """What the rules look at: the ranges and the kernels of each process, and the calls of the capture."""
+    """What the rules examine: the ranges and the kernels of each process, and the whole capture for its calls."""
 
     capture: CapturedEvents
     ranges: Ranges
@@ -104,14 +107,18 @@ class _Answer:
 
 @dataclass(frozen=True)
 class _Result:
-    """The answer, None if no rule has one, and lines on steps that do not count."""
+    """The answer, None if no rule has one, and lines on steps that were found but do not count."""
 
     answer: _Answer | None
     notices: tuple[str, ...] = ()
 
 
 def _by_rules(events: _Events) -> _Result:
-    """Return the steps by the first rule that shows some beside warm-up; else a line on those that warm up."""
+    """Return the steps that the first successful rule shows, without those that warm up.
+
+    A rule succeeds if it shows steps in every process, and every process still has some without those that warm up. If
+    no rule succeeds, there is no answer, but a notice on the steps of the first rule that showed only warm-up.
+    """
     notices = []
     for rule in (_by_likely_name, _by_annotations, _by_kernels):
         answer = rule(events)
@@ -131,7 +138,7 @@ def _by_rules(events: _Events) -> _Result:
 
 
 def _without_warm_up(steps: Steps, ranges: Mapping[str, Steps]) -> Steps:
-    """Return the steps of a process that do not lie in its ranges of warm-up."""
+    """Return the steps of a process without those that have their middle in one of its ranges of warm-up."""
     warm_up: list[tuple[int, int]] = []
     for name, named in ranges.items():
         if is_warm_up(name):
@@ -149,7 +156,7 @@ def _without_warm_up(steps: Steps, ranges: Mapping[str, Steps]) -> Steps:
 
 
 def _by_name(events: _Events, name: str) -> _Answer | None:
-    """Return the ranges of one name as steps, if every process has some."""
+    """Return the ranges of one name as steps; None if a process has no range of this name."""
     steps: dict[Owner, Steps] = {}
     for owner in events.processes:
         named = events.ranges_of(owner).get(name)
@@ -160,7 +167,12 @@ def _by_name(events: _Events, name: str) -> _Answer | None:
 
 
 def _by_likely_name(events: _Events) -> _Answer | None:
-    """Return ranges named as steps are; if their name carries no number, only if they repeat."""
+    """Return ranges named as steps usually are; None if there are none that count.
+
+    Ranges named `step` count first. These are all ranges that `shared_name` renames so, such as ProfilerStep#7 and
+    iteration, and one in each process is enough. Ranges of any other name that `LIKE_STEP` matches, such as batch 7,
+    count only if each process has at least two of them.
+    """
     # A dictionary keeps the order in which the names occur, each once.
     names: dict[str, None] = {}
     for owner in events.processes:
@@ -182,12 +194,15 @@ def _by_likely_name(events: _Events) -> _Answer | None:
 
 
 def _by_annotations(events: _Events) -> _Answer | None:
-    """Return steps that end as an optimizer of PyTorch's has updated the weights, by the ranges that it writes."""
+    """Return steps that end when an optimizer of PyTorch has updated the weights, by PyTorch's range of each update."""
     return _of_all("PyTorch's annotations of Optimizer.step", events, _annotated_steps)
 
 
 def _annotated_steps(events: _Events, owner: Owner) -> Steps | None:
-    """Return the steps of a process between its updates; None if there are less than two, or optimizers take turns."""
+    """Return the steps of a process, each from the end of one update to the end of the next.
+
+    None if there are fewer than two updates, or if two optimizers take turns, so that an update is not a whole step.
+    """
     ends_and_threads: list[tuple[int, int | None]] = []
     for name, ranges in events.ranges_of(owner).items():
         if OPTIMIZER_STEP.match(name):
@@ -207,7 +222,9 @@ def _annotated_steps(events: _Events, owner: Owner) -> Steps | None:
 
 
 def _take_turns(kernels_between: Integers) -> bool:
-    """Return True if the numbers of kernels between updates are those of two optimizers that take turns, as in a GAN.
+    """Return True if the numbers of kernels between updates show two optimizers that take turns, as in a GAN.
+
+    They do if the median of every second number, from the first one on, is not similar to the median of the others.
 
     >>> _take_turns(np.array([100, 40, 100, 40])), _take_turns(np.array([100, 98, 101, 100]))
     (True, False)
@@ -220,24 +237,32 @@ def _take_turns(kernels_between: Integers) -> bool:
 
 
 def _by_kernels(events: _Events) -> _Answer | None:
-    """Return steps that end as a group of kernels of an optimizer is launched."""
+    """Return steps that end when the last kernel of an optimizer's update is launched."""
     return _of_all("kernels of an optimizer", events, _kernel_steps)
 
 
 def _kernel_steps(events: _Events, owner: Owner) -> Steps | None:
-    """Return the steps of a process by its updates on one device; None if these do not repeat regularly."""
+    """Return the steps of a process, each from one update to the next, by the kernels of the optimizer on one device.
+
+    A step begins and ends when an update is launched or, if too few launching calls were recorded, when the device has
+    done it. None if there are fewer than three updates, or if they do not repeat regularly.
+    """
     kernels = _of_updating_device(events.processes[owner])
     if kernels is None:
         return None
     updates = _updates(kernels)
-    # What is launched at the moment of the last launch of an update belongs to the step that ends.
+    # A step ends one nanosecond after the last launch of its update begins, so that this launch still belongs to it.
     moments = updates.last_call + 1
     if (updates.last_call == UNKNOWN).any():
+        # If most calls were recorded, `steps_on_device` later takes the steps for times of the host. The host's time of
+        # such an update is not known, so there is no answer. If too few calls were recorded, `steps_on_device` keeps
+        # the steps as they are, so they may be times of the device.
         recorded_share = (kernels.call != UNKNOWN).mean()
         if recorded_share >= LEAST_RECORDED_SHARE:
             return None
         moments = updates.end
-    # Where a step begins with kernels like the optimizer's, those of the last step have no successor.
+    # If steps begin with kernels that look like the optimizer's, these join the update before them. No step follows the
+    # last update, so it has fewer kernels than the others. Hence the last update is left out in a second try.
     for count in (len(moments), len(moments) - 1):
         if count <= 2:
             continue
@@ -250,9 +275,10 @@ def _kernel_steps(events: _Events, owner: Owner) -> Steps | None:
 
 
 def _of_updating_device(kernels: ProcessKernels) -> ProcessKernels | None:
-    """Return the kernels on the device with most kernels of an optimizer; None if there are none of these.
+    """Return the kernels on the device with most kernels of an optimizer.
 
-    Work that the device still had to do as the capture began is left out if any calls were recorded: its own were not.
+    If launching calls were recorded, the kernels before the first one with a recorded call are left out, because they
+    were launched before the capture began. None if no kernel of an optimizer remains.
     """
     is_update = kernels.kernel_class == CLASSES.index("optimizer")
     if not is_update.any():
@@ -279,9 +305,10 @@ def _of_updating_device(kernels: ProcessKernels) -> ProcessKernels | None:
 class _Updates:
     """Updates of the weights in order: groups of kernels of an optimizer with no kernel of the model between them.
 
-    `sizes`: the number of the optimizer's kernels. `last_call`: when the last of them was launched, `UNKNOWN` if a call
-    was not recorded. `end`: when all had ended. `kernels_since_last`: for each update but the first, the number of all
-    kernels from the last one of the previous update to its own last one.
+    `sizes`: the number of the optimizer's kernels in each update. `last_call`: when the last launching call of these
+    kernels began, `UNKNOWN` if any of their calls was not recorded. `end`: when all of them had ended.
+    `kernels_since_last`: for each update but the first, the number of kernels of any class after the last kernel of the
+    previous update, up to and including its own last one.
     """
 
     sizes: Integers
@@ -291,7 +318,7 @@ class _Updates:
 
 
 def _updates(kernels: ProcessKernels) -> _Updates:
-    """Return the updates among the kernels of one device, which has some.
+    """Return the updates among the kernels of one device, at least one of which is an optimizer's.
 
     Seven kernels are launched at 0 to 6, and each ends 10 later. Those of the optimizer are in two groups with a matrix
     product between them, the first of 2 and the second of 3. The last one of all comes 5 kernels after the last one of
@@ -314,7 +341,7 @@ def _updates(kernels: ProcessKernels) -> _Updates:
     model_classes = [CLASSES.index(name) for name in _MODEL_CLASSES]
     is_of_model = np.isin(kernels.kernel_class, model_classes)
     positions = np.flatnonzero(kernels.kernel_class == CLASSES.index("optimizer"))
-    # All kernels of an update come after equally many kernels of the model.
+    # Kernels of the optimizer belong to the same update if equally many kernels of the model precede them.
     model_kernels_before = np.cumsum(is_of_model)[positions]
     is_first = np.append(True, model_kernels_before[1:] != model_kernels_before[:-1])
     firsts = np.flatnonzero(is_first)
@@ -343,7 +370,7 @@ def _repeat(sizes: Integers, totals: Integers) -> bool:
 
 
 def _threads(capture: CapturedEvents, owner: Owner, call_starts: Integers) -> list[int | None]:
-    """Return the threads that made the calls that began at some moments; None for calls that were not recorded."""
+    """Return the thread that made the call that began at each moment; None if no such call was recorded."""
     if capture.api is None:
         return [None] * len(call_starts)
     starts = capture.api.array_at("start", owner)
@@ -357,7 +384,7 @@ def _threads(capture: CapturedEvents, owner: Owner, call_starts: Integers) -> li
 
 
 def _of_all(source: str, events: _Events, rule: Callable[[_Events, Owner], Steps | None]) -> _Answer | None:
-    """Return the steps that a rule shows in every process; None where it fails in one."""
+    """Return the steps that a rule shows; None if the rule shows no steps in any one of the processes."""
     steps_of_owner: dict[Owner, Steps] = {}
     for owner in events.processes:
         steps = rule(events, owner)
@@ -368,5 +395,5 @@ def _of_all(source: str, events: _Events, rule: Callable[[_Events, Owner], Steps
 
 
 def _between(moments: Integers, threads: Sequence[int | None]) -> Steps:
-    """Return the steps from each moment to the next, with the threads that end them."""
+    """Return the steps from each moment to the next, each with the thread of the moment at which it ends."""
     return Steps(starts=moments[:-1], ends=moments[1:], threads=threads[1:])

@@ -1,4 +1,4 @@
-"""What the host does in each moment: which kind of call it is in, or, between calls, whether it loads data."""
+"""Find out what the host does in each moment: in which kind of call it is or, outside of calls, if it loads data."""
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -27,39 +27,45 @@ from multicard.trace.intervals import (
 from multicard.trace.model import Integers
 from multicard.trace.steps import Marks
 
-# Waiting for the next batch: multicard's phase, and the range of PyTorch's DataLoader (torch/utils/data/dataloader.py).
+# Whole names of ranges in which the program waits for the next batch: multicard's phase, and the range that PyTorch's
+# DataLoader marks (torch/utils/data/dataloader.py).
 DATA = re.compile(r"data|enumerate\(DataLoader\).*", re.IGNORECASE)
-# Running the model, though some operators launch nothing for a while.
+# Whole names of ranges in which the program runs the model. A long pause inside a step does not count there, because
+# some operators launch nothing for a while.
 MODEL = re.compile(
     r"\W*(?:forward|backward|optimizer)\W*|aten::.*|Optimizer\..*|DistributedDataParallel\.forward", re.IGNORECASE
 )
 
-# Eager launches follow each other within microseconds. From 1 ms without any call nothing is being launched where the
-# host is outside its steps. Within steps a pause must stand out from those between the program's own operators, which
-# a profiler may slow down.
+# A pause between calls is long if it lasts at least `PAUSE_NS` nanoseconds: eager launches follow each other within
+# microseconds. Inside steps, it must also last at least `PAUSE_FACTOR` times the median pause, because a profiler may
+# slow down the program's operators, and so lengthen all pauses between their launches.
 PAUSE_NS = 1_000_000
-PAUSE_FACTOR = 100  # times the median pause
+PAUSE_FACTOR = 100
 
-# A launching call that loads the code of its kernel first, as CUDA does by default since 12.2 ("lazy loading", CUDA C++
-# Programming Guide), takes from a tenth of a millisecond to seconds, where others take microseconds.
+# A launching call may load the code of its kernel first, as CUDA does by default since 12.2 ("lazy loading", CUDA C++
+# Programming Guide). Such a call takes from a tenth of a millisecond to seconds, and other launching calls take
+# microseconds. So it must last at least `LOADING_LAUNCH_NS` nanoseconds, and at least `LOADING_LAUNCH_FACTOR` times the
+# median of other launching calls. The median is taken over a sample of at most `USUAL_LAUNCH_SAMPLE` kernels.
 LOADING_LAUNCH_NS = 100_000
-LOADING_LAUNCH_FACTOR = 10  # times the usual launching call
+LOADING_LAUNCH_FACTOR = 10
+# The name that stands for the function of such a call.
 FIRST_LAUNCH = "first launch of a kernel"
-USUAL_LAUNCH_SAMPLE = 10_000  # number of launching calls whose median is the usual one
+USUAL_LAUNCH_SAMPLE = 10_000
 
-# Where calls of several kinds overlap, the first kind of this list counts, so that the moments of all kinds are
-# disjoint. It is usually that of the inner call, as of a library that is loaded within a launch. Launching calls are by
-# far the most numerous, so they are not listed: they are what remains of all calls.
+# Where calls of several kinds overlap, only the first of these kinds counts, so that the moments of all kinds are
+# disjoint. This is usually the kind of the inner call, such as the load of a library within a launch. Launching calls
+# are by far the most numerous, so their moments are not computed: they are the moments in calls of none of these kinds.
 _INNERMOST_FIRST = (HostActivity.LOADING_CODE, HostActivity.ALLOCATING, HostActivity.WAITING, HostActivity.OTHER)
-# Stands for the activity of a call of another process or thread, or of one that repeats another.
+# Takes the place of the activity for calls of other processes, for calls of threads that do not count, and for rows
+# that repeat a call with its backtrace.
 _NOT_COUNTED = -1
 
-# Returns True for the threads that count.
+# Returns True for each thread whose calls count.
 IsCounted = Callable[[int | None], bool]
 
 
 class CallGroup(NamedTuple):
-    """Calls of one function by one thread: the code of their group, and what the host does in them."""
+    """The calls of one function by one thread: the code of their group, and what the host does in them."""
 
     code: int
     function: str
@@ -80,8 +86,9 @@ class Host:
     ) -> None:
         """Take the events of all processes.
 
-        `owner` is the trace and the process that this is about. `loading`: launching calls that load code, as
-        `loading_launches` returns them. `host_calls`: calls of the operating system and of MPI, if they were recorded.
+        `owner`: the trace and the process that this is about. `loading`: the moments of launching calls that load code,
+        as `loading_launches` returns them. `host_calls`: calls of the operating system and of MPI; None if these were
+        not recorded.
         """
         self._api = api
         self._ranges = ranges
@@ -96,18 +103,22 @@ class Host:
         self._outside: dict[frozenset[int | None], tuple[Intervals, Intervals]] = {}
 
     def thread(self, thread: int | None) -> "HostThread":
-        """Return what one thread does, which makes calls."""
+        """Return what one thread does. It must be a thread that makes calls."""
         return self._threads[thread]
 
     def any_thread(self, first: int, last: int) -> "HostThread":
-        """Return what the process does between two moments, whichever of its threads."""
+        """Return what all threads of the process together do between two moments."""
         return self._host_thread(lambda thread: True, first, last)
 
     def outside(self, threads: Iterable[int | None] | None = None) -> tuple[Intervals, Intervals]:
-        """Return the moments in which some threads make no call: while data is loaded, and otherwise for long.
+        """Return two sets of moments in which none of some threads is in a call.
 
-        These are the threads that launch onto a device: what others do, such as pinning memory or asking for events,
-        keeps none of these from launching. By default they are all threads that make calls.
+        In the first set, the process loads data. The second set has the long pauses (`_long_pauses`) in which it does
+        not load data.
+
+        `threads`: those that launch onto a device. The calls of other threads, such as pinning memory or querying
+        events, do not matter, because they do not keep these threads from launching. By default, all threads that make
+        calls are meant.
         """
         chosen = frozenset(self._threads if threads is None else threads)
         if chosen not in self._outside:
@@ -121,11 +132,14 @@ class Host:
         return self._outside[chosen]
 
     def function_in(self, is_counted: IsCounted, activity: HostActivity, gaps: Intervals) -> str | None:
-        """Return the function of an activity in which the threads that count spend most time of some gaps.
+        """Return the function with this activity in which the threads that count spend most time within the gaps.
 
-        Where they call only one such function, it is returned without a look at the gaps. Of launching calls, which are
-        many, it is the one that is called most often in all. Code that a launch loads is named `FIRST_LAUNCH`, whatever
-        the function. None if there is no such call.
+        Launching calls that load code count as calls of a function `FIRST_LAUNCH` with the activity `LOADING_CODE`.
+        None if the threads call no function with this activity, or none within the gaps.
+
+        The gaps are not examined in two cases. If the threads call only one function with this activity, this function
+        is returned. If the activity is launching, for which there are very many calls, the function that the threads
+        call most often in the whole capture is returned.
         """
         if activity is HostActivity.LAUNCHING:
             return self._most_called_launching(is_counted)
@@ -144,9 +158,9 @@ class Host:
         return _longest(moments_of_function, gaps)
 
     def library_function_in(self, is_counted: IsCounted, gaps: Intervals) -> str | None:
-        """Return the function of the operating system or of MPI that takes most of some gaps.
+        """Return the function of the operating system or of MPI in which the threads that count spend most of the gaps.
 
-        None if no such calls were recorded, or no function takes more than half of the gaps.
+        None if no such calls were recorded, or if no function takes more than half of the gaps' time.
         """
         if self._host_calls is None:
             return None
@@ -161,7 +175,7 @@ class Host:
         return _longest(moments_of_function, gaps, more_than=length(gaps) // 2)
 
     def _host_thread(self, is_counted: IsCounted, first: int, last: int) -> "HostThread":
-        """Return what the threads do that count, by their calls between two moments."""
+        """Return what the threads that count do, by those of their calls that overlap the time from first to last."""
         activity_of_code = np.full(len(self._api.groups), _NOT_COUNTED, np.int8)
         for group in self._call_groups(is_counted):
             activity_of_code[group.code] = group.activity
@@ -180,7 +194,7 @@ class Host:
         start = start.astype(np.int64)
         end = start + duration
         calls = union(start, end)
-        # Fewer intervals than calls: calls overlap, unless some only touch or take no time.
+        # If there are fewer intervals than calls, some calls overlap, or they only touch or take no time.
         may_overlap = len(calls) < len(start)
 
         loading = intersection(self._loading, calls)
@@ -206,7 +220,7 @@ class Host:
                 yield CallGroup(code, function, host_activity(function))
 
     def _most_called_launching(self, is_counted: IsCounted) -> str | None:
-        """Return the launching function that the threads that count call most often."""
+        """Return the launching function that the threads that count call most often; None if they call none."""
         calls_of_function: dict[str, int] = {}
         for group in self._call_groups(is_counted):
             if group.activity is HostActivity.LAUNCHING:
@@ -223,7 +237,8 @@ class Host:
 class HostThread:
     """The moments of one thread, or of all threads of a process, by what the host does in them; made by `Host`.
 
-    `calls`: in any call. `moments`: in calls of each kind but launching, disjoint.
+    `calls`: the moments in any call. `moments`: for each kind of call except launching, the moments in calls of this
+    kind. These sets are disjoint. All other moments of `calls` are in launching calls.
     """
 
     def __init__(
@@ -235,18 +250,22 @@ class HostThread:
         self.moments = moments
 
     def function_in(self, activity: HostActivity, gaps: Intervals) -> str | None:
-        """Return the function of an activity with most time in some gaps, as `Host.function_in` does."""
+        """Return the function with this activity that takes most time within the gaps, as `Host.function_in` does."""
         return self._host.function_in(self._is_counted, activity, gaps)
 
     def library_function_in(self, gaps: Intervals) -> str | None:
-        """Return the function of the operating system or of MPI with most time in some gaps; None if there is none."""
+        """Return the function of the operating system or of MPI that takes most of the gaps, or None.
+
+        It is that of `Host.library_function_in`.
+        """
         return self._host.library_function_in(self._is_counted, gaps)
 
 
 def loading_launches(kernels: Events | None, owner: Owner) -> Intervals:
-    """Return the launching calls of a process in which the code of a kernel was loaded.
+    """Return the moments of the launching calls of a process that load the code of a kernel.
 
-    These are the first launches of a kernel, by its name, that take far longer than launches usually do.
+    Such a call is the first launch, on its device, of a kernel of that name, and it takes far longer than launches
+    usually do (`LOADING_LAUNCH_NS`). `kernels`: with `call` and `returned`; None if kernels were not recorded.
     """
     if kernels is None:
         return NOTHING
@@ -254,13 +273,13 @@ def loading_launches(kernels: Events | None, owner: Owner) -> Intervals:
 
 
 def _loading_launches_of_device(kernels: Events, location: Location) -> Intervals:
-    """Return the launching calls that load code, of the kernels of one device."""
+    """Return the moments of the launching calls that load code, for the kernels of one device."""
     call = kernels.array_at("call", location)
     returned = kernels.array_at("returned", location)
-    # Start and end of an unknown call are equal.
+    # Both times of a call that was not recorded are `UNKNOWN`, so its length is 0.
     call_length = np.where(returned > call, returned - call, 0)
     if "by_graph" in kernels.arrays:
-        # The replay of a graph takes its time for all that is in it.
+        # A call that replays a graph launches all of its kernels, so it may take long without loading code.
         call_length[kernels.array_at("by_graph", location)] = 0
     long_launches = np.flatnonzero(call_length >= LOADING_LAUNCH_NS)
     if not len(long_launches):
@@ -277,9 +296,9 @@ def _loading_launches_of_device(kernels: Events, location: Location) -> Interval
 
 
 def _first_of_name(kernels: Events, location: Location, candidates: Integers) -> Integers:
-    """Return those of some kernels of a device that were launched first of all with their name.
+    """Return those candidates that were launched first among all kernels of the device with the same name.
 
-    `candidates`: their positions among the kernels of the device.
+    `candidates`: positions of kernels among the kernels of the device.
     """
     call = kernels.array_at("call", location)
     name_of_code = kernels.group_field("name")
@@ -296,13 +315,19 @@ def _first_of_name(kernels: Events, location: Location, candidates: Integers) ->
 
 
 def _long_pauses(calls: list[Intervals], ranges: Events | None, marks: Marks, owner: Owner) -> Intervals:
-    """Return the moments at which a process is in no call for long, so launches nothing.
+    """Return the moments in long pauses of a process, in which it is in no call and so launches nothing.
 
-    Pauses between calls of at least `PAUSE_NS` count as far as they lie outside the marked steps; in a process without
-    steps, outside ranges of `MODEL`. Anywhere else outside ranges of `MODEL` a pause counts only if it also lasts
-    `PAUSE_FACTOR` times as long as the median pause of the thread with most calls.
+    A pause is long if it lasts at least `PAUSE_NS`. Which parts of a long pause count depends on where they lie:
 
-    `calls`: the moments in calls of each thread that makes some.
+    - Outside the process's steps, every part counts.
+    - Inside a step, but outside ranges of `MODEL`, a part counts if the whole pause also lasts at least `PAUSE_FACTOR`
+      times the median pause of the thread with most calls.
+    - Inside a step and inside a range of `MODEL`, no part counts.
+
+    In a process without steps, all parts outside ranges of `MODEL` count, and no others. The time before the first call
+    and after the last one never counts.
+
+    `calls`: for each of the threads that matter, the moments in its calls, which are not empty.
     """
     if not calls:
         return NOTHING
@@ -310,7 +335,7 @@ def _long_pauses(calls: list[Intervals], ranges: Events | None, marks: Marks, ow
     for calls_of_thread in calls:
         pauses = intersection(pauses, _pauses(calls_of_thread))
     starts, ends = pauses.T
-    # How long the host paused before the first call and after the last is unknown.
+    # It is unknown how long the host paused before the first call and after the last one.
     is_whole = (starts > FIRST) & (ends < LAST)
     is_long = ends - starts >= PAUSE_NS
     long_pauses = pauses[is_long & is_whole]
@@ -336,7 +361,9 @@ def _long_pauses(calls: list[Intervals], ranges: Events | None, marks: Marks, ow
 
 
 def _pauses(calls: Intervals) -> Intervals:
-    """Return the pauses of a thread of at least `PAUSE_NS`, and the time before its first call and after its last.
+    """Return the pauses of a thread of at least `PAUSE_NS`, and the time before its first call and after its last call.
+
+    `calls`: the moments in calls of the thread, which are not empty.
 
     Between the calls from 0 to 1 ms and from 3 to 4 ms there is a pause of 2 ms:
 
@@ -353,7 +380,10 @@ def _pauses(calls: Intervals) -> Intervals:
 
 
 def _longest(moments: dict[str, Intervals], gaps: Intervals, more_than: int = 0) -> str | None:
-    """Return the name of the set that has most time in some gaps; None if none has more time than `more_than`."""
+    """Return the name of the set that has most time within the gaps; the first one if several have most.
+
+    None if no set has more than `more_than` nanoseconds within the gaps.
+    """
     longest = None
     longest_ns = more_than
     measured_gaps = Measure(gaps)

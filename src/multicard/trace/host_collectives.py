@@ -1,7 +1,8 @@
 """Collectives that the host carries out, such as gloo's, as PyTorch's profiler records them.
 
-PyTorch marks each as a range named `gloo:all_reduce`, on the thread that does the work, from the moment at which this
-rank joins until it is done. NCCL's ranges of that form only launch kernels, so they are not meant here.
+PyTorch marks each of them as a range with a name such as `gloo:all_reduce`, on the thread that does the work, from the
+moment at which this rank joins until the collective is done. A range such as `nccl:all_reduce` does not count here,
+because it only covers the launch of a kernel.
 """
 
 import re
@@ -18,7 +19,7 @@ BARRIER = "barrier"
 
 
 def collective_of(name: str) -> str | None:
-    """Return the collective that a range of this name carries out on the host; None for any other range.
+    """Return the collective that the host carries out in a range of this name; None for any other range.
 
     >>> collective_of("gloo:all_reduce"), collective_of("gloo:barrier"), collective_of("nccl:all_reduce")
     ('all_reduce', 'barrier', None)
@@ -31,7 +32,9 @@ def collective_of(name: str) -> str | None:
 
 
 def host_collectives(ranges: Events) -> Events | None:
-    """Return the collectives among ranges in the form of communication kernels without a device; None without any.
+    """Return the collectives among ranges, in the form of communication kernels; None if there are none.
+
+    Their device, stream, number of ranks and communicator are None, and their bytes and sequence numbers are `MISSING`.
 
     `ranges`: with process, name, start and duration.
     """

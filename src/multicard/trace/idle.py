@@ -1,8 +1,8 @@
-"""Why a device is idle: every moment of it, by what the host does meanwhile.
+"""Divide the idle time of a device by cause: by what the host does in each idle moment.
 
-An idle gap is ended by an activity of the device. Until the call that launches this activity has returned, the gap is
-the host's: each moment of it counts to what the launching thread does in that moment. After that the activity was
-launched in time, and waits on the device: for another stream, or for an event.
+An idle gap lasts until the next activity of the device begins. Until the call that launches this activity returns, the
+host is responsible for the gap: the cause of each moment is what the launching thread does in it. After that, the
+activity is queued: it waits on the device, for another stream or for an event.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,22 +18,23 @@ from multicard.trace.intervals import NOTHING, CommonMeasure, Intervals, Measure
 from multicard.trace.launches import UNKNOWN
 from multicard.trace.model import Integers
 
-# The host is in a call: one that launches; one that allocates, frees or registers memory; one that loads code onto the
-# device; a synchronization or a blocking copy; another one.
+# The host is in a call. In the order of these causes: the call launches work; it allocates, frees, registers or maps
+# memory; it loads code onto the device; it waits in a synchronization or in a blocking copy; it does anything else.
 LAUNCHING = "idle_launching"
 ALLOCATING = "idle_allocating"
 LOADING_CODE = "idle_loading_code"
 WAITING = "idle_waiting"
 OTHER_CALLS = "idle_other_calls"
-# The host is in no call: for a short time, between one call and the next; while it loads data; for long.
+# The host is in no call. In the order of these causes: it is between two calls, for a short time; it loads data; it
+# makes no call for long.
 BETWEEN_CALLS = "idle_between_calls"
 DATA_LOADING = "idle_data_loading"
 ELSEWHERE = "idle_host_elsewhere"
-# The device is idle although the next activity was launched in time: between two kernels of one replay of a CUDA graph,
-# or for another reason that lies on the device.
+# The device is idle although its next activity is already launched. In the order of these causes: this activity is a
+# later part of a CUDA graph whose replay has begun; it waits for any other reason, which lies on the device.
 IN_GRAPH = "idle_in_graph"
 QUEUED = "idle_queued"
-# The launch of the next activity was not recorded.
+# The call that launched the next activity was not recorded, though such an activity needs one.
 UNKNOWN_CAUSE = "idle_unknown"
 
 CAUSES = (
@@ -50,13 +51,14 @@ _CAUSE_OF_CALL = {
 
 _CALL_OF_CAUSE = {cause: activity for activity, cause in _CAUSE_OF_CALL.items()} | {LAUNCHING: HostActivity.LAUNCHING}
 
-# Causes of which the function of the host is named.
+# Causes for which the function is named that the host spends most of the time in.
 NAMED = (*_CALL_OF_CAUSE, ELSEWHERE)
 
-# Stands for the number of a host thread: whichever thread of the process.
+# Takes the place of the number of a thread if all threads of the process are meant together.
 ANY_THREAD = -1
 
-# The function of a cause is looked for if the cause takes more than this part of the time.
+# The function of a cause is looked for only if the cause takes more than this part of the whole time, busy and idle, in
+# the gaps that one thread is responsible for.
 _LEAST_NAMED_SHARE = 0.001
 
 
@@ -64,8 +66,8 @@ _LEAST_NAMED_SHARE = 0.001
 class ThreadActivity:
     """What a thread of the host does.
 
-    `data`, `elsewhere`: moments in which no thread that launches onto the device is in a call, while data is loaded,
-    and otherwise for long.
+    `data`: the moments in which the process loads data, and no thread that launches onto the device is in a call.
+    `elsewhere`: all other moments in which, for long, no thread that launches onto the device is in a call.
     """
 
     thread: HostThread
@@ -73,17 +75,18 @@ class ThreadActivity:
     elsewhere: Intervals
 
 
-# Returns what a thread does, by its number in `Openers` or `ANY_THREAD`, between two moments at least.
+# Takes the number of a thread as in `Openers`, or `ANY_THREAD`, and two moments. Returns what the thread does between
+# these moments. The result may also say what it does before or after them.
 ActivityOfThread = Callable[[int, int, int], ThreadActivity]
 
 
 @dataclass(frozen=True)
 class Openers:
-    """The activities that open each busy interval of a device, in order of time: arrays of one length.
+    """The activity that opens each busy interval of a device, in order of time: arrays with one element per interval.
 
     `call` and `returned`: start and end of the launching call, `UNKNOWN` where it was not recorded. `thread`: number of
-    the thread that made it. `migrates`: True for a page of managed memory that migrates, for which there is no call.
-    `continues`: True for a later part of a graph's replay, of which something ran before.
+    the thread that made the call. `migrates`: True if the activity is the migration of a page of managed memory, which
+    no call launches. `continues`: True if the activity is part of a graph's replay, but not the first part.
     """
 
     call: Integers
@@ -94,7 +97,10 @@ class Openers:
 
 
 class CauseFunction(NamedTuple):
-    """The host's function in which most of an idle cause's time lies, and the nanoseconds of that cause."""
+    """A function of the host in which a thread spends most of the time of an idle cause.
+
+    `length`: nanoseconds of the cause in all gaps that this thread is responsible for.
+    """
 
     cause: str
     length: int
@@ -102,24 +108,28 @@ class CauseFunction(NamedTuple):
 
 
 class Idleness:
-    """The idle moments of a device by cause, within a time; made by `Device.between`."""
+    """The idle moments of a device by cause, between two moments; made by `Device.between`."""
 
     def __init__(self, busy: Intervals, openers: Openers, activity_of: ActivityOfThread, first: int, last: int) -> None:
-        """Divide the gaps between busy intervals, between the first and the last moment that will be asked for.
+        """Divide the gaps before, between and after the busy intervals by cause, from `first` to `last`.
 
-        The device works from 10 to 20 on what a call launched that returned at 12, and the time ends at 30:
+        `openers`: the activity that opens each of the intervals `busy`. `first` and `last`: the earliest start and the
+        latest end of the windows that `between` will be called with.
 
-            gap      activity that ends it    the host is responsible    afterwards
-            0-10     launched until 12        0-10                       nothing is left of the gap
-            20-30    none                     20-30                      nothing is left of the gap
+        In the time from 0 to 30, the device works from 10 to 20. The call that launched this work returned at 12:
 
-        If the call had returned at 4, the activity would have been launched in time: 0-4 would be the host's, and from
-        4 to 10 the activity was queued.
+            gap      activity that ends it    the host is responsible    the activity is queued
+            0-10     launched until 12        0-10                       never
+            20-30    none                     20-30                      never
+
+        If the call had returned at 4, the host would be responsible from 0 to 4, and the activity would be queued from
+        4 to 10.
         """
         self._first = first
         self._last = last
-        # There is a gap before each busy interval, and one after the last. No activity ends that last gap: so it has no
-        # call by any thread, and the host may have been doing anything. It is the last element of each array below.
+        # There is a gap before each busy interval, and one after the last interval, which is the last element of each
+        # array below. No activity ends this last gap, so it has no launching call, and the host is responsible for all
+        # of it, with any of its threads.
         busy_starts, busy_ends = busy.T
         gap_starts = np.clip(np.append(first, busy_ends), first, last)
         gap_ends = np.clip(np.append(busy_starts, last), first, last)
@@ -129,7 +139,9 @@ class Idleness:
         needs_no_call = np.append(openers.migrates, True)
         continues_graph = np.append(openers.continues, False)
 
-        # Each gap is of one of four sorts.
+        # Each gap is of exactly one of four sorts, in this order: an activity ends it that is a later part of a graph's
+        # replay; any other activity ends it whose call was recorded; a migration ends it, which needs no call, or no
+        # activity ends it; an activity ends it whose call was not recorded.
         is_in_graph = has_call & continues_graph
         is_launched = has_call & ~continues_graph
         is_without_launch = ~has_call & needs_no_call
@@ -146,9 +158,12 @@ class Idleness:
             self._by_thread.append(_HostGaps(moments, number, activity_of))
 
     def functions(self) -> dict[str, str]:
-        """Return the host's function of each cause in `NAMED` that takes more than a thousandth of the time.
+        """Return by cause, for those in `NAMED`, the function of the host that takes most of the cause's time.
 
-        It is the function in which most of that time lies. A cause is left out if its function is unknown.
+        `HostThread.function_in` and, for `ELSEWHERE`, `HostThread.library_function_in` find the function of a thread.
+        If several threads are responsible for gaps, it is the function of the thread with most time of the cause. A
+        cause is left out if in the gaps of no thread it takes more than a thousandth of the time from `first` to
+        `last`, or if its function is unknown.
         """
         longest: dict[str, CauseFunction] = {}
         for gaps in self._by_thread:
@@ -159,7 +174,10 @@ class Idleness:
         return {cause: candidate.function for cause, candidate in longest.items()}
 
     def between(self, starts: Integers, ends: Integers, idle: Integers) -> dict[str, Integers]:
-        """Return the nanoseconds of each of `CAUSES` within each [start, end), of which `idle` nanoseconds are idle."""
+        """Return the nanoseconds of each of `CAUSES` within each window [start, end).
+
+        `idle`: the nanoseconds in which the device is idle within each window, to which the causes add up.
+        """
         lengths: dict[str, Integers] = {cause: np.zeros(len(starts), np.int64) for cause in CAUSES}
         for gaps in self._by_thread:
             for cause, length in gaps.between(starts, ends).items():
@@ -175,7 +193,7 @@ class _HostGaps:
     """The parts of idle gaps that one thread of the host is responsible for."""
 
     def __init__(self, gaps: Intervals, number: int, activity_of: ActivityOfThread) -> None:
-        """Take the gaps, at least one, and the number of the thread."""
+        """Take the gaps, at least one, and the number of the thread, or `ANY_THREAD`."""
         activity = activity_of(number, int(gaps[0, 0]), int(gaps[-1, 1]))
         self._gaps = gaps
         self._thread = activity.thread
@@ -192,10 +210,10 @@ class _HostGaps:
         }
 
     def between(self, starts: Integers, ends: Integers) -> dict[str, Integers]:
-        """Return the nanoseconds of each cause within each [start, end).
+        """Return the nanoseconds of each cause for which the host is responsible, within each window [start, end).
 
-        The moments in calls and outside of them add up to the gaps. `HostThread.moments` leaves out launching calls,
-        which are what remains of all calls, and a short pause is what remains outside calls.
+        Two of the causes are remainders. In calls, what none of `HostThread.moments` has is launching. Outside of
+        calls, what is neither data loading nor elsewhere is between calls.
         """
         whole = self._all.between(starts, ends)
         in_calls = self._in_calls.between(starts, ends)
@@ -209,7 +227,10 @@ class _HostGaps:
         }
 
     def functions(self, first: int, last: int) -> Iterator[CauseFunction]:
-        """Yield the function of each cause that takes long enough between two moments, if the function is known."""
+        """Yield the function of each cause in `NAMED`, if it is known and the cause takes long enough.
+
+        Long enough is more than `_LEAST_NAMED_SHARE` of the time from `first` to `last`.
+        """
         least = (last - first) * _LEAST_NAMED_SHARE
         lengths: dict[str, int] = {}
         for cause, values in self.between(np.array([first]), np.array([last])).items():
@@ -219,7 +240,8 @@ class _HostGaps:
                 function = self._thread.function_in(activity, self._gaps)
                 if function is not None:
                     yield CauseFunction(cause, lengths[cause], function)
-        # If several threads may be meant, some always wait in the operating system, which explains nothing.
+        # For `ANY_THREAD` no function of the operating system is named: some of the threads always wait in one, which
+        # explains nothing.
         if self._is_one_thread and lengths[ELSEWHERE] > least:
             gaps_elsewhere = intersection(self._gaps, self._elsewhere)
             function = self._thread.library_function_in(gaps_elsewhere)
@@ -243,7 +265,7 @@ def _by_number(numbers: Integers, positions: Integers) -> Iterator[tuple[int, In
 
 
 def _measure(starts: Integers, ends: Integers, is_chosen: npt.NDArray[np.bool_]) -> Measure:
-    """Return the measure of some disjoint intervals in order of time, of those that are chosen and not empty."""
+    """Return the measure of the chosen ones of some disjoint intervals, which are in order of time and may be empty."""
     chosen = np.flatnonzero(is_chosen & (ends > starts))
     if not len(chosen):
         return Measure(NOTHING)

@@ -20,7 +20,7 @@ Intervals = npt.NDArray[np.int64]
 Times = npt.NDArray[np.int64]
 
 NOTHING: Intervals = np.empty((0, 2), np.int64)
-# The time that a complement covers.
+# First and last moment of the time that a complement covers, in nanoseconds.
 FIRST, LAST = -(1 << 62), 1 << 62
 ALL_TIME: Intervals = np.array([[FIRST, LAST]], np.int64)
 
@@ -65,7 +65,7 @@ def merged(starts: Times, ends: Times) -> tuple[Intervals, npt.NDArray[np.int64]
     >>> moments.tolist(), openers.tolist()
     ([[0, 15], [20, 30]], [0, 3])
     """
-    # When all intervals up to each one have ended: in the example 10, 10, 15, 30.
+    # The moment at which each interval and all intervals before it have ended: in the example 10, 10, 15, 30.
     latest_end = np.maximum.accumulate(ends)
     # An interval opens a new row if it begins after all intervals before it have ended.
     is_after_all = starts[1:] > latest_end[:-1]
@@ -73,8 +73,8 @@ def merged(starts: Times, ends: Times) -> tuple[Intervals, npt.NDArray[np.int64]
     # A row lasts until all intervals before the next opener have ended.
     last_of_row = openers[1:] - 1
 
-    # Both halves are filled in place, as starts and ends that lie side by side in memory are what later look-ups are
-    # fast on. The mode "clip" saves a copy; no index is out of range.
+    # All starts lie side by side in memory, and so do all ends, because this makes later look-ups fast. The mode "clip"
+    # saves a copy, and changes nothing, because no index is out of range.
     halves = np.empty((2, len(openers)), np.int64)
     row_starts, row_ends = halves
     starts.take(openers, out=row_starts, mode="clip")
@@ -139,7 +139,7 @@ def difference(a: Intervals, b: Intervals) -> Intervals:
     remaining = a
     if len(a) and len(b):
         remaining = intersection(a, complement(b))
-    # Where rows of `b` touch, its complement has an empty row between them.
+    # Rows of a set should not touch. But if rows of `b` do, its complement has an empty row between them.
     starts, ends = remaining.T
     return remaining[ends > starts]
 
@@ -156,19 +156,19 @@ def _rows(starts: Times, ends: Times) -> Intervals:
 
 
 class _MeasureByRow:
-    """A length that is known within each row of a set, and so between any two moments.
+    """A length between any two moments, computed from the lengths within the rows of a set.
 
-    The time is logarithmic in the number of rows for each pair of moments.
+    For each pair of moments, this takes a time that is logarithmic in the number of rows.
     """
 
     def __init__(self, rows: Intervals) -> None:
         self._starts, self._ends = rows.T
-        # The length of all rows before each row, and last that of all rows.
+        # For each row the length within all rows before it. The last element is the length within all rows.
         length_of_row = self._length_within(self._starts, self._ends)
         self._length_before = np.append(0, np.cumsum(length_of_row))
 
     def _length_within(self, starts: Times, ends: Times) -> Times:
-        """Return the length within each [start, end), all of which lies in one row."""
+        """Return the length within each [start, end). Each of these lies in a single row."""
         raise NotImplementedError
 
     def between(self, starts: npt.ArrayLike, ends: npt.ArrayLike) -> Times:
@@ -205,11 +205,11 @@ class Measure(_MeasureByRow):
 
 
 class CommonMeasure(_MeasureByRow):
-    """The length of what two sets have in common between any two moments, without a list of their intersection.
+    """The length that two sets have in common between any two moments, without a list of their intersection.
 
-    Built with one look-up in the larger set for each row of the smaller one.
+    It is built with one look-up in the larger set for each row of the smaller one.
 
-    The sets have 5 to 10 and 20 to 25 in common, of which 5 to 10 and 20 to 22 lie in the time that is asked for:
+    The sets have 5 to 10 and 20 to 25 in common, of which 5 to 10 and 20 to 22 lie between 0 and 22:
 
     >>> gaps, calls = Measure(union([0, 20], [10, 30])), union([5], [25])
     >>> CommonMeasure(gaps, calls).between([0], [22]).tolist()

@@ -1,8 +1,8 @@
-"""What kind of work a kernel does, judged by its name.
+"""Judge by the name of a kernel what kind of work it does.
 
-Names are all that a trace has, so this is a judgement, not a measurement. The first rule that fits decides: special
-work comes before the general engines that carry it out, a convolution before the matrix multiply inside it, a copy
-before the elementwise kernel that copies.
+A trace has nothing but the name, so this is a judgement, not a measurement. The first rule that fits a name decides. So
+the rule for special work stands before the rule for the general means that carry it out: a convolution before the
+matrix multiply inside it, a copy before the elementwise kernel that copies.
 """
 
 import re
@@ -36,22 +36,22 @@ _RULES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
             r"qk_int\d*_sv_",
         ),
         (
-            # igemm_… is MIOpen's implicit matrix product, which only convolutions are; xdlops_bwd_weight and
-            # grouped_conv are Composable Kernel's, naive_conv and miopenSp3AsmConv MIOpen's own.
+            # igemm_… is an implicit matrix product of MIOpen, which uses it for convolutions only. xdlops_bwd_weight
+            # and grouped_conv are names of Composable Kernel, naive_conv and miopenSp3AsmConv of MIOpen.
             "convolution",
             r"convolution|conv[123]d|depthwise|implicit_?gemm|winograd|[wd]grad(?:_|2d|$)|fprop|scudnn|hcudnn|"
             r"cudnn.*conv|convolve|compute\w*OffsetsKernel|igemm_(?:fwd|bwd|wrw)_|grouped_conv|xdlops_bwd_weight|"
             r"naive_conv|miopen\w*conv|(?:\b|_)conv_(?:fwd|bwd|wrw|kernel)|triton_(?:tem_fused_(?:\w*_)?)?conv",
         ),
         (
-            # Cijk_… is a matrix product of Tensile, which hipBLASLt and rocBLAS take theirs from, fmoe_… one of aiter.
-            # The namespace fbgemm_gpu holds embeddings and quantization, too.
+            # Cijk_… is a matrix product of Tensile, from which hipBLASLt and rocBLAS take theirs. fmoe_… is a matrix
+            # product of aiter. The namespace fbgemm_gpu does not show one: it also holds embeddings and quantization.
             "matrix_multiply",
             r"(?<!fb)gemm|gemv|nvjet|cublas|cutlass|matmul|\bbmm_|splitk?reduce|dot_kernel|\bCijk_|wvSplitK|\bfmoe_|"
             r"fused_moe_kernel|triton_(?:tem_fused_(?:\w*_)?)?(?:b|add|baddb|scaled_)?mm(?:_|\b)",
         ),
         (
-            # PyTorch's layer norm is in kernels of the names of its parts.
+            # PyTorch's layer norm consists of kernels that are named after its parts, such as RowwiseMoments.
             "normalization",
             r"(?:batch|layer|group|instance|rms)_?norm|\bbn_(?:fw|bw)|batchnorm|norm_(?:fwd|bwd|forward|backward)|"
             r"GammaBetaBackward|RowwiseMoments",
@@ -70,8 +70,8 @@ _RULES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
             r"store_kv_?cache|rocclr_copyBuffer",
         ),
         (
-            # triton__0d1d… is what Inductor calls all of its kernels where names are not descriptive; most of them are
-            # elementwise.
+            # Inductor names all of its kernels triton__0d1d… if its descriptive names are turned off. Most of these
+            # kernels are elementwise.
             "elementwise",
             r"elementwise|pointwise|triton_poi_|unrolled|Functor|fill|dropout|activation|upsample|rotary|SubTensorOp|"
             r"act_and_mul|triton__\d+d",
@@ -79,20 +79,22 @@ _RULES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
     )
 )
 
-# Kernels that Inductor writes itself are named after all operators that they are a part of. The operators that it
-# leaves to other kernels, such as a convolution whose bias is added here, are not their own work.
+# The names of kernels that Inductor writes itself list all operators of which they do a part. Inductor leaves the main
+# work of operators of the classes `_NOT_OF_INDUCTOR` to other kernels, and its own kernel may only add the bias after a
+# convolution. So these classes do not apply to its kernels.
 _INDUCTOR = re.compile(r"triton_(?:poi|red|per)_")
 _NOT_OF_INDUCTOR = ("attention", "convolution", "matrix_multiply")
-# An elementwise kernel runs a function on each element, which its template arguments name. Only for these classes does
-# the function's name describe the work of the kernel.
+# The template arguments of an elementwise kernel name the function that it runs on each element. They show a more
+# specific class of the kernel only if it is one of these classes.
 _ELEMENTWISE_CLASSES = ("normalization", "pooling", "optimizer", "memory_layout", "elementwise")
 
 
 def kernel_class(name: str) -> str:
     """Return the class of a kernel, one of `CLASSES`, from its demangled (or mangled) name.
 
-    The name of the function itself decides; if that fits no class, as with `cutlass::Kernel`, its namespaces, template
-    arguments and parameters do.
+    The name of the function itself decides. If it fits no class, as with `cutlass::Kernel`, the whole name decides,
+    which has namespaces, template arguments and parameters. If the function is elementwise, the whole name may show a
+    more specific class.
 
     >>> kernel_class("sm80_xmma_wgrad_implicit_gemm_indexed_tf32f32_tf32f32_f32_nhwckrsc_nhwc_execute_kernel")
     'convolution'
@@ -115,7 +117,7 @@ def kernel_class(name: str) -> str:
 
 
 def _first_class(text: str, classes: Collection[str]) -> str:
-    """Return the first of some classes whose rule fits a text; "other" for none."""
+    """Return the first of `_RULES` that fits a text and is of one of these classes; "other" if none does."""
     for class_name, rule in _RULES:
         if class_name in classes and rule.search(text):
             return class_name

@@ -8,14 +8,16 @@ assembly.
 import re
 from collections.abc import Iterator
 
-# Characters of a name that are parsed. The arguments of some functions are longer, and do not matter here.
+# Only this many characters of a name are parsed. Longer names are long because of their arguments, and the rest of
+# these does not matter here.
 LONGEST = 8192
 
 _UNNAMED = re.compile(r"\(anonymous namespace\)|<unnamed>|_GLOBAL__N_\w*")
 _OPENING = {")": "(", ">": "<", "]": "[", "}": "{"}
 
 # Tokens of template arguments in a mangled name: `Lb0E` is false, `Li256E` is 256, `S_` refers to an earlier part of
-# the name. A source name is preceded by its length, which no expression can express: `_source_name` parses it.
+# the name. A source name is preceded by its length. A regular expression cannot use this number, so `_SOURCE_NAME`
+# matches the length only, and `_source_name` takes the name from the text.
 _LITERAL = re.compile(r"L(?:([a-z])|\d+[A-Za-z_]\w*?)(n?)(\d+)E")
 _SOURCE_NAME = re.compile(r"(\d+)")
 _REFERENCE = re.compile(r"S[0-9A-Z]*_|S[absiod]|T[0-9]*_|S[t]")
@@ -28,7 +30,9 @@ _BUILTIN_NAMES = {
 
 
 def function_path(name: str) -> str:
-    """Return namespaces and name of a kernel's function, without return type, template arguments and parameters.
+    """Return the namespaces and name of a kernel's function, without return type, template arguments and parameters.
+
+    The result is "" if nothing else is left.
 
     >>> function_path("void at::native::(anonymous namespace)::reduce_kernel<512, at::native::MaxOp<float>>(int)")
     'at::native::reduce_kernel'
@@ -41,13 +45,14 @@ def function_path(name: str) -> str:
     scopes, _ = _mangled_scopes(name)
     if scopes:
         return "::".join(scopes)
-    # Return type, function and qualifiers are left, and the function is the last of these words.
+    # What is outside of brackets are words of the return type, the function, and the qualifier `const`. The function is
+    # the last of these words apart from `const`.
     words = [word for word in _outside_brackets(_UNNAMED.sub("", name)).split() if word != "const"]
     return re.sub("(?:::)+", "::", words[-1]).strip(":") if words else ""
 
 
 def _outside_brackets(name: str) -> str:
-    """Return the characters of a demangled name that are in no brackets, neither of arguments nor of templates."""
+    """Return the characters of a demangled name that are outside of all brackets of any kind."""
     outside: list[str] = []
     unclosed: list[str] = []
     for character in name:
@@ -65,10 +70,10 @@ def _outside_brackets(name: str) -> str:
 
 
 def readable_name(name: str) -> str:
-    """Return a mangled name as namespaces, function and the template arguments that distinguish it from others.
+    """Return a mangled name as namespaces, function and those template arguments that are names or numbers.
 
-    Any other name is returned as it is. Template arguments come without their nesting, and without references to
-    earlier parts of the name, which is enough to recognize a kernel; `c++filt` gives the exact form.
+    Any other name is returned as it is. The nesting of template arguments and their references to earlier parts of the
+    name are left out. The result is enough to recognize a kernel; `c++filt` gives the exact form.
 
     >>> readable_name("_ZN5aiter24add_rmsnorm_quant_kernelIDF16bDF16bLi256ELi16ELb0EEEvPT0_PT_Pfi")
     'aiter::add_rmsnorm_quant_kernel<bfloat16, bfloat16, 256, 16, false>'
@@ -88,7 +93,7 @@ def _mangled_scopes(name: str) -> tuple[list[str], int]:
 
     The list is empty if the name is not mangled.
     """
-    # Kernels of SYCL have the name of a type, which may be local to a function: _ZTSZZN….
+    # A kernel of SYCL has the name of a type (TS), which may be local to a function (Z): _ZTSZZN….
     start = re.match(r"_Z(?:TS)?Z*(?:N[rVK]*|L)?(?=\d)", name)
     if start is None:
         return [], 0
@@ -113,7 +118,7 @@ def _source_name(name: str, index: int) -> tuple[str, int] | None:
     length = _SOURCE_NAME.match(name, index)
     if length is None:
         return None
-    # More than four digits would be longer than any name.
+    # Only four digits of the length are read. A longer length would be beyond the end of any name.
     end = length.end() + int(length[1][:4])
     text = name[length.end() : end]
     return (text, end) if text.isidentifier() and end <= len(name) else None
@@ -137,7 +142,7 @@ def _template_arguments(name: str, index: int) -> Iterator[str]:
                 yield _BUILTIN_NAMES[builtin.group()]
             index = builtin.end()
         else:
-            # Each of these letters opens a list that an E closes: template arguments, a nested name, a pack and so on.
+            # Each of these letters opens a list, such as template arguments, a nested name or a pack. An E closes it.
             depth += {"I": 1, "N": 1, "J": 1, "X": 1, "F": 1, "L": 1, "E": -1}.get(name[index], 0)
             index += 1
         if depth <= 0:
