@@ -1,4 +1,7 @@
-"""The calls that launched what ran on a device: joined on process and correlation, which alone is not unique."""
+"""Find the API call that launched each device event: the call of the same process with the same correlation number.
+
+Two processes may use the same correlation number, so the number alone does not identify a call.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,27 +15,30 @@ from multicard.trace.api_calls import GRAPH_LAUNCH, KERNEL_LAUNCH
 from multicard.trace.events import Events, Location, Owner
 from multicard.trace.model import Integers
 
-# Stands for a time if the launching call was not recorded.
+# Stands in for the start and the end of a launching call that was not recorded.
 UNKNOWN = np.iinfo(np.int64).max
-# Stands for the number of a thread if the launching call was not recorded.
+# Stands in for the number of the thread that made a launching call, if the call was not recorded.
 NO_THREAD = np.iinfo(np.uint16).max
 
 
 class LaunchCounts(NamedTuple):
-    """How many calls of a process launched kernels, and how many of these kernels were not recorded."""
+    """How many calls of a process launch kernels, and for how many of these calls no device event was recorded."""
 
     without_kernel: int
     launches: int
 
 
 def join_calls(api: Events, device_events: Sequence[Events]) -> dict[Owner, LaunchCounts]:
-    """Add to device events the arrays `call` and `returned`: start and end of their launching calls, or `UNKNOWN`.
+    """Add arrays to device events that describe the call that launched each event.
 
-    The array `thread` has the position in `calling_threads` of the thread that made the call, or `NO_THREAD`. If graphs
-    were launched, the array `by_graph` is True for what a graph launched. Of calls with one correlation the one that
-    began first counts: a runtime call comes before the driver call inside.
+    `call` and `returned` are the start and the end of the call in nanoseconds, `UNKNOWN` if the call was not recorded.
+    `thread` is the position in `calling_threads` of the thread that made the call, or `NO_THREAD`. `by_graph` is True
+    for events that the launch of a graph started; this array is added only if `api` holds launches of graphs.
 
-    Return the counts of the processes that launched kernels.
+    If several calls of a process have the same correlation, the one that began first is the launching call, because a
+    call of the runtime begins before the call of the driver inside it.
+
+    Return the counts of each process that has device events and made calls that launch kernels.
     """
     calls = _Calls.of(api)
     for events in device_events:
@@ -58,7 +64,7 @@ def join_calls(api: Events, device_events: Sequence[Events]) -> dict[Owner, Laun
 
 
 def _add_arrays(events: Events, *, has_graphs: bool) -> None:
-    """Add the arrays of device events whose launching calls are not yet known."""
+    """Add the arrays that `join_calls` fills, with the values for events whose launching call is not known."""
     count = len(events.code)
     events.arrays["call"] = np.full(count, UNKNOWN)
     events.arrays["returned"] = np.full(count, UNKNOWN)
@@ -68,28 +74,35 @@ def _add_arrays(events: Events, *, has_graphs: bool) -> None:
 
 
 def calling_threads(api: Events) -> list[tuple[Any, ...]]:
-    """Return trace, process and number of each thread that makes calls."""
+    """Return each thread that made calls, once, as (number of the trace, process id, thread id).
+
+    The thread id is None where it was not recorded.
+    """
     return list(dict.fromkeys(api.group_fields("process", "thread")))
 
 
 def first_position(ordered: Integers, wanted: Integers) -> tuple[Integers, npt.NDArray[np.bool_]]:
-    """Return the first position of each wanted value in an ordered array, and whether it is there at all.
+    """Return the first position of each wanted value in an ordered array, and True for each value that is in the array.
 
-    The array has at least one value. The position of a value that it lacks is arbitrary.
+    The array must have at least one value. If it lacks a wanted value, the position for that value is arbitrary, but it
+    lies within the array.
 
     >>> position, is_present = first_position(np.array([3, 5, 5]), np.array([5, 4]))
     >>> position.tolist(), is_present.tolist()
     ([1, 1], [True, False])
     """
     position = np.searchsorted(ordered, wanted)
-    # A value above all others would have the position behind the last one.
+    # For a wanted value above all others `searchsorted` returns the position behind the last value.
     position = np.minimum(position, len(ordered) - 1)
     is_present = ordered.take(position) == wanted
     return position, is_present
 
 
 class _FirstCalls(NamedTuple):
-    """The correlations of the calls of a process in order, each once, and the position of its call that began first."""
+    """For each correlation of the calls of a process, the call that began first: two arrays of one length.
+
+    `correlation` holds each correlation once, in rising order. `call` holds the position of the call among all calls.
+    """
 
     correlation: Integers
     call: Integers
@@ -97,10 +110,11 @@ class _FirstCalls(NamedTuple):
 
 @dataclass(frozen=True)
 class _Calls:
-    """The calls of all processes, and for each of their groups: made by whom, and what it launches.
+    """The calls of all processes, and properties of each group of calls, by the code of the group.
 
-    `is_call` is False for groups of rows that repeat a call with its backtrace. `thread` is the position in
-    `calling_threads`.
+    `is_call` is False for groups of rows that repeat a call with its backtrace. `launches_kernel` and `launches_graph`
+    are True if calls of the group launch a kernel, or a graph. `thread` is the position in `calling_threads` of the
+    thread that made the calls.
     """
 
     events: Events
@@ -111,7 +125,7 @@ class _Calls:
 
     @classmethod
     def of(cls, api: Events) -> "_Calls":
-        """Return the calls, with what their names and threads mean."""
+        """Return the calls, with the properties of their groups, which follow from names and threads."""
         is_call: list[bool] = []
         launches_kernel: list[bool] = []
         launches_graph: list[bool] = []
@@ -130,10 +144,11 @@ class _Calls:
         )
 
     def first_of_each_correlation(self, owner: Owner) -> _FirstCalls:
-        """Return the calls of a process that may have launched something.
+        """Return the first call of a process for each correlation.
 
-        A call without a correlation launched nothing. Of two calls with one correlation, such as 7, the one that began
-        first launched; it is at position 1:
+        Left out are calls without a correlation, because they launched nothing, and rows that repeat a call with its
+        backtrace. In the example the calls at the positions 0 and 1 both have the correlation 7. The call at position 1
+        began first, so it is the launching call:
 
         >>> api = Events(
         ...     fields=("process", "api", "name", "thread"),
@@ -151,7 +166,8 @@ class _Calls:
         can_launch = (correlation[part] >= 0) & self.events.mask(self.is_call, part)
         calls = np.flatnonzero(can_launch) + part.start
         ordered = correlation.take(calls)
-        # Profilers mostly write calls in the order of their correlations, each once: then there is nothing to sort.
+        # Profilers mostly write calls in the order of their correlations, and each correlation once. Such calls need no
+        # sorting.
         if (ordered[1:] > ordered[:-1]).all():
             return _FirstCalls(ordered, calls)
 
@@ -165,9 +181,10 @@ class _Calls:
         return _FirstCalls(ordered.take(firsts), calls.take(firsts))
 
     def launch_counts(self, owner: Owner, on_device: list[Integers]) -> LaunchCounts | None:
-        """Return how many calls of a process launched kernels, and how many of them have none among the correlations.
+        """Return how many calls of a process launch kernels, and how many of these calls have no device event.
 
-        `on_device`: correlations of what ran on its devices. None if the process launched no kernels.
+        `on_device`: the correlations of all device events of the process, an array for each location. A call without a
+        correlation counts as one without a device event. Return None if no call of the process launches kernels.
         """
         is_launch = self.events.mask(self.launches_kernel, self.events.slice_of(owner))
         launches = np.flatnonzero(is_launch)
@@ -180,7 +197,7 @@ class _Calls:
 
 
 def _join_location(calls: _Calls, first_calls: _FirstCalls, events: Events, location: Location) -> None:
-    """Write the launching calls of the device events of one location into their arrays."""
+    """Write the launching calls of the device events at one location into the arrays of these events."""
     position, is_joined = first_position(first_calls.correlation, events.array_at("correlation", location))
     joined = np.flatnonzero(is_joined)
     launching_call = first_calls.call.take(position.take(joined))

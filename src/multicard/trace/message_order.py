@@ -1,4 +1,4 @@
-"""Match communication kernels with messages by their order, where nothing else shows which message a kernel carries."""
+"""Match communication kernels with messages by order, where nothing else shows which message a kernel carries."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -9,15 +9,16 @@ import numpy as np
 from multicard.trace.events import Events, Owner
 from multicard.trace.model import Integers
 
-# Stands for a position if the message of a kernel is unknown.
+# Stands in for the position of a kernel's message if it is not known which message the kernel carries.
 NO_MESSAGE = -1
 
 
 @dataclass(frozen=True)
 class ProcessMessages:
-    """The communication kernels of one process, and its messages, which a communication library noted for its calls.
+    """Communication kernels of one process, and messages of the same process that are to be matched with them.
 
-    `kernel_positions` and `message_positions` are those among the `kernels` and `messages` of all processes.
+    `kernels` and `messages` hold those of all processes. `kernel_positions` and `message_positions` are the positions
+    in these of the kernels and messages that are to be matched.
     """
 
     owner: Owner
@@ -27,16 +28,16 @@ class ProcessMessages:
     message_positions: Integers
 
     def kernel_number(self, name: str) -> Integers:
-        """Return a number of each kernel."""
+        """Return the number `name`, such as "start", of each kernel at `kernel_positions`."""
         return self.kernels.number(name, self.kernel_positions)
 
     def message_number(self, name: str) -> Integers:
-        """Return a number of each message."""
+        """Return the number `name`, such as "start", of each message at `message_positions`."""
         return self.messages.number(name, self.message_positions)
 
 
 class _Stream(NamedTuple):
-    """A stream of a device; `number` is None if streams were not recorded, or this one was not."""
+    """A stream of a device; `number` is None if the stream of the kernels was not recorded."""
 
     trace: int
     device: int | None
@@ -44,7 +45,10 @@ class _Stream(NamedTuple):
 
 
 class _KernelGroup(NamedTuple):
-    """What a group of kernels has in common."""
+    """A group of kernels: its code, and what its kernels have in common.
+
+    `collective` is None if the name of the kernels does not contain it.
+    """
 
     code: int
     stream: _Stream
@@ -52,7 +56,10 @@ class _KernelGroup(NamedTuple):
 
 
 class _MessageGroup(NamedTuple):
-    """What a group of messages has in common."""
+    """A group of messages: its code, and what its messages have in common.
+
+    `communicator` is None if it was not recorded.
+    """
 
     code: int
     collective: str
@@ -60,13 +67,18 @@ class _MessageGroup(NamedTuple):
 
 
 class ByOrder:
-    """Gives the kernels of a process that have no message yet its remaining messages, by order.
+    """Matches the free kernels of a process with its free messages, by the order of their starts.
 
-    A communicator has a stream of its own, which kernels that have their messages show. Kernels of other streams are
-    matched only if all of one collective are on one device, and all its messages are of one communicator.
+    A kernel is free if its message is not known yet, and a message is free if no kernel is known to carry it.
 
-    Of four kernels on one stream the first began before the first of four calls, and the last call began after all
-    kernels. The others belong together, one by one:
+    Each communicator runs its kernels on a stream of its own. Kernels whose messages are known show which stream
+    belongs to which communicator, so free kernels on such a stream are matched with free messages of its communicator.
+    This is done for one collective after another. The free kernels on all other streams are matched only if those of
+    one collective are all on one device, and all messages of that collective are of one communicator.
+
+    In the example there are four kernels on one stream, and four calls. The first kernel began before the first call,
+    so the kernel's own call was not recorded. The last call began after the last kernel, so the call's own kernel was
+    not recorded. The remaining three kernels are paired with the remaining three calls:
 
     >>> kernels = Events(
     ...     fields=("device", "stream", "collective"),
@@ -92,7 +104,7 @@ class ByOrder:
     def __init__(self, process: ProcessMessages, message_of_kernel: Integers) -> None:
         """Take the kernels and messages of a process.
 
-        `message_of_kernel`: the position of the message of each kernel of all processes, or `NO_MESSAGE`. `match`
+        `message_of_kernel`: for each kernel of all processes the position of its message, or `NO_MESSAGE`. `match`
         writes the messages that it finds into this array.
         """
         self._kernels = process.kernels
@@ -107,7 +119,7 @@ class ByOrder:
         self._free_kernels = process.kernel_positions[is_free_kernel]
         self._free_messages = process.message_positions[is_free_message]
 
-        # The streams of communicators are those of kernels whose message is known.
+        # A kernel whose message is known shows the communicator of its stream.
         self._communicator_of_stream = self._communicators_of_streams(process.kernel_positions[~is_free_kernel])
         self._communicators_of_collective: dict[str, set[str | None]] = {}
         for message in self._groups_of_messages(process.message_positions):
@@ -115,7 +127,7 @@ class ByOrder:
             communicators.add(message.communicator)
 
     def match(self) -> None:
-        """Give free kernels a message: for each collective those of one communicator first, then all others."""
+        """Match the free kernels with the free messages of the same collective."""
         codes = np.unique(self._kernels.codes(self._free_kernels))
         kernel_groups = [self._kernel_groups[code] for code in codes.tolist()]
         message_groups = self._groups_of_messages(self._free_messages)
@@ -127,10 +139,10 @@ class ByOrder:
             )
 
     def _match_collective(self, collective: str, kernels: list[_KernelGroup], messages: list[_MessageGroup]) -> None:
-        """Match what remains of one collective."""
+        """Match free kernels and messages of a collective: on streams of known communicators first, then on others."""
         stream_counts = Counter(self._communicator_of_stream.values())
         for stream, communicator in self._communicator_of_stream.items():
-            # If a communicator has two streams, the one that a message belongs to is unknown.
+            # If a communicator has several streams, it is not known to which of them a message belongs.
             if stream_counts[communicator] == 1:
                 self._pair(
                     [kernel for kernel in kernels if kernel.stream == stream],
@@ -142,12 +154,15 @@ class ByOrder:
             self._pair(on_other_streams, messages)
 
     def _groups_of_messages(self, positions: Integers) -> list[_MessageGroup]:
-        """Return the groups that some messages are of, each once."""
+        """Return the groups of the messages at some positions, each group once."""
         codes = np.unique(self._messages.codes(positions))
         return [self._message_groups[code] for code in codes.tolist()]
 
     def _communicators_of_streams(self, kernels: Integers) -> dict[_Stream, str | None]:
-        """Return the communicator of each stream whose kernels with messages are all of one communicator."""
+        """Return the communicator of each stream, from kernels whose messages are known.
+
+        `kernels`: the positions of these kernels. A stream is left out if their messages are of several communicators.
+        """
         kernel_codes = self._kernels.codes(kernels)
         message_codes = self._messages.codes(self._message_of_kernel.take(kernels))
         pairs = np.unique(np.stack((kernel_codes, message_codes)), axis=1)
@@ -159,16 +174,17 @@ class ByOrder:
         return {stream: names.pop() for stream, names in communicators.items() if len(names) == 1}
 
     def _pair(self, kernel_groups: list[_KernelGroup], message_groups: list[_MessageGroup]) -> None:
-        """Give the kernels of some groups the messages of some groups in order, if there are as many of both.
+        """Match free kernels of some groups with free messages of some groups, one by one in the order of their starts.
 
-        A kernel that began before the first of the calls, and a call that began after the last of the kernels, have no
-        partner in the capture.
+        Kernels that began before the first call are left out, because their calls were not recorded. Calls that began
+        after the last kernel are left out, because their kernels were not recorded. If unequal numbers of kernels and
+        calls remain, nothing is matched.
         """
         kernel_codes = [group.code for group in kernel_groups]
         message_codes = [group.code for group in message_groups]
         kernels = self._kernels.of_groups(kernel_codes, self._free_kernels)
         calls = self._messages.of_groups(message_codes, self._free_messages)
-        # Some may have been given to kernels of another stream by now.
+        # Some messages may have been matched with kernels of another stream since `_free_messages` was made.
         calls = calls[~np.isin(calls, self._message_of_kernel)]
         if not len(kernels) or not len(calls):
             return
@@ -183,7 +199,7 @@ class ByOrder:
 
 
 def _kernel_groups(kernels: Events) -> list[_KernelGroup]:
-    """Return the groups of kernels by code."""
+    """Return the groups of kernels in the order of their codes."""
     groups: list[_KernelGroup] = []
     described = kernels.group_dicts()
     for code, (trace, *_) in enumerate(kernels.groups):
@@ -194,7 +210,7 @@ def _kernel_groups(kernels: Events) -> list[_KernelGroup]:
 
 
 def _message_groups(messages: Events) -> list[_MessageGroup]:
-    """Return the groups of messages by code."""
+    """Return the groups of messages in the order of their codes."""
     groups: list[_MessageGroup] = []
     for code, (_, collective, communicator) in enumerate(messages.group_fields("collective", "communicator")):
         groups.append(_MessageGroup(code, collective, communicator))

@@ -1,8 +1,9 @@
-"""Which message each communication kernel carries.
+"""Find the message that each communication kernel carries.
 
-PyTorch's profiler notes the message on the kernel itself. NCCL reports each of its calls to Nsight Systems instead:
-there a kernel carries the message of the call during which it was launched. A kernel that was launched later, as at the
-end of a group of calls, gets its message by order within its communicator.
+PyTorch's profiler records the message together with the kernel that carries it. Nsight Systems records no such link:
+there NCCL reports each of its calls with the size of the message, and a kernel carries the message of the call during
+which it was launched. A kernel that was launched after its call, such as at the end of a group of calls, is matched
+with a message by order (`message_order`).
 """
 
 from collections.abc import Sequence
@@ -18,12 +19,15 @@ from multicard.trace.model import MISSING, Integers
 
 Mask = npt.NDArray[np.bool_]
 
-# Fields of the groups of communication kernels, beside the trace.
+# Fields of the groups of communication kernels, after the number of the trace.
 COMMUNICATION_FIELDS = ("process", "device", "stream", "name", "class", "collective", "ranks", "communicator")
 
 
 class _Message(NamedTuple):
-    """What describes a message; `ranks` and `communicator` are None where they were not recorded."""
+    """The fields of a message: its collective, the number of ranks that take part, and the communicator.
+
+    `ranks` and `communicator` are None where they were not recorded.
+    """
 
     collective: str
     ranks: int | None
@@ -31,14 +35,19 @@ class _Message(NamedTuple):
 
 
 def communication_kernels(kernels: Events, api: Events | None, messages: Events | None) -> Events:
-    """Return the communication kernels with their messages, in the order of `kernels`.
+    """Return the communication kernels among `kernels`, in the same order, with the messages that they carry.
 
-    Their fields are `COMMUNICATION_FIELDS`: the collective of a message decides over that of the kernel's name; `ranks`
-    and `communicator` are None where unknown. Their arrays are those of `kernels`, and `bytes` and `sequence` of the
-    message, `MISSING` where unknown, and `kernel`, the position in `kernels`.
+    The fields of the result are `COMMUNICATION_FIELDS`. `collective` is that of the message; if the message is not
+    known, it is the one in the kernel's name. `ranks` and `communicator` are None if the message is not known or lacks
+    them.
 
-    `kernels`: with process, device, name, class, collective and, for messages, start and correlation; `api`: calls
-    with thread, correlation and start, or None if the calls were not recorded.
+    The result has the arrays of `kernels` and three more. `bytes` and `sequence` are those of the message, `MISSING` if
+    the message is not known or lacks them; `bytes` is `MISSING` also if another kernel carries the same message.
+    `kernel` is the position in `kernels`.
+
+    `kernels` must have process, device, name, class and collective, and for messages also start and correlation. `api`:
+    the calls, with api, thread, correlation and start; None if calls were not recorded or not read. `messages`: None if
+    messages were not recorded or not read.
     """
     is_communication = kernels.mask(class_name == "communication" for class_name in kernels.group_field("class"))
     chosen = kernels.where(is_communication)
@@ -48,7 +57,7 @@ def communication_kernels(kernels: Events, api: Events | None, messages: Events 
 
     code, groups = _groups(chosen, messages, message_of_kernel)
     message_bytes = _numbers_of(messages, message_of_kernel, "bytes")
-    # How the bytes of a call that launched several kernels are divided among them is unknown.
+    # If a call launched several kernels, it is not known how the bytes of its message are divided among them.
     message_bytes[_shares_message(message_of_kernel)] = MISSING
     arrays = chosen.arrays | {
         "bytes": message_bytes,
@@ -59,14 +68,14 @@ def communication_kernels(kernels: Events, api: Events | None, messages: Events 
 
 
 def _shares_message(message_of_kernel: Integers) -> Mask:
-    """Return which kernels carry a message that another one carries, too.
+    """Return True for each kernel whose message another kernel carries, too.
 
     >>> _shares_message(np.array([4, 9, 4, NO_MESSAGE])).tolist()
     [True, False, True, False]
     """
     has_message = message_of_kernel != NO_MESSAGE
     kernels_of_message = np.bincount(message_of_kernel[has_message], minlength=1)
-    # The look-up for a kernel without a message is of no account, so its index only has to be valid.
+    # A kernel without a message has a negative index, which the mode "clip" makes valid. Its count is not used.
     kernel_count = kernels_of_message.take(message_of_kernel, mode="clip")
     return has_message & (kernel_count > 1)
 
@@ -74,9 +83,12 @@ def _shares_message(message_of_kernel: Integers) -> Mask:
 def _groups(
     kernels: Events, messages: Events | None, message_of_kernel: Integers
 ) -> tuple[Integers, list[tuple[Any, ...]]]:
-    """Return for each kernel the code of its group, and the groups: the pairs of kernel and message that occur."""
+    """Return the new code of each kernel, and the new groups, whose fields are `COMMUNICATION_FIELDS`.
+
+    There is a new group for each pair of a kernel's old group and its message's group that occurs.
+    """
     message_groups: list[_Message] = []
-    # The code of the group of each kernel's message counts from 1; 0 stands for no message.
+    # For each kernel 1 plus the code of its message's group, or 0 if the kernel has no message.
     message_code = np.zeros(len(message_of_kernel), np.int64)
     if messages is not None:
         for _, collective, ranks, communicator in messages.group_fields("collective", "ranks", "communicator"):
@@ -85,7 +97,7 @@ def _groups(
         codes = messages.codes(message_of_kernel[has_message])
         message_code[has_message] = codes.astype(np.int64) + 1
 
-    # The codes of a kernel and of its message become the digits of one number.
+    # The kernel's code and `message_code` become the two digits of one number.
     base = len(message_groups) + 1
     pair_of_kernel = kernels.code * np.int64(base) + message_code
     pairs, code = np.unique(pair_of_kernel, return_inverse=True)
@@ -104,7 +116,7 @@ def _groups(
 
 
 def _numbers_of(messages: Events | None, message_of_kernel: Integers, name: str) -> Integers:
-    """Return a number of the message that each kernel carries; `MISSING` for those without."""
+    """Return the number `name` of each kernel's message; `MISSING` for a kernel without a message."""
     numbers = np.full(len(message_of_kernel), MISSING, np.int64)
     if messages is not None:
         has_message = message_of_kernel != NO_MESSAGE
@@ -120,6 +132,7 @@ def _messages_of(kernels: Events, api: Events | None, messages: Events) -> Integ
         if not on_devices:
             continue
         positions = np.concatenate(on_devices)
+        # The profiler recorded a message with its kernel if it gives the kernel's start. All others are calls of NCCL.
         is_noted = messages.arrays["kernel_start"][part] != MISSING
         noted = np.flatnonzero(is_noted) + part.start
         if len(noted):
@@ -136,12 +149,16 @@ def _messages_of(kernels: Events, api: Events | None, messages: Events) -> Integ
 
 
 def _by_noted_kernel(process: ProcessMessages) -> Integers:
-    """Return the message that was noted on each kernel: the one with its correlation and start, or `NO_MESSAGE`."""
+    """Return the position of the message that the profiler recorded with each kernel, or `NO_MESSAGE`.
+
+    That message has the correlation of the kernel, and its `kernel_start` is the start of the kernel.
+    """
     kernel_correlation, message_correlation = _common_codes(
         process.kernel_number("correlation"), process.message_number("correlation")
     )
     kernel_start, message_start = _common_codes(process.kernel_number("start"), process.message_number("kernel_start"))
-    # Correlation and start become the digits of one number, which is equal where both are.
+    # Correlation and start become the digits of one number: a kernel and a message have the same number if they agree
+    # in both.
     base = 1 + max(kernel_start.max(initial=0), message_start.max(initial=0))
     kernel_key = kernel_correlation * base + kernel_start
     message_key = message_correlation * base + message_start
@@ -153,7 +170,9 @@ def _by_noted_kernel(process: ProcessMessages) -> Integers:
 
 
 def _common_codes(first: Integers, second: Integers) -> tuple[Integers, Integers]:
-    """Return numbers from 0 for the values of two arrays, equal where the values are.
+    """Number the distinct values of two arrays from 0, and return the number of each value in both arrays.
+
+    The values 50, 70 and 90 have the numbers 0, 1 and 2:
 
     >>> [codes.tolist() for codes in _common_codes(np.array([70, 50]), np.array([50, 90]))]
     [[1, 0], [0, 2]]
@@ -164,9 +183,10 @@ def _common_codes(first: Integers, second: Integers) -> tuple[Integers, Integers
 
 
 def _by_call(process: ProcessMessages, api: Events) -> Integers:
-    """Return the message of the call of NCCL during which each kernel was launched, on the same thread.
+    """Return for each kernel the message of the NCCL call during which the same thread launched the kernel.
 
-    `NO_MESSAGE` for kernels that were launched outside of such calls.
+    The message is `NO_MESSAGE` if the kernel was launched outside of NCCL calls, or its launching call was not
+    recorded.
     """
     messages = process.messages
     launches = _launches(api, process.owner, process.kernel_number("correlation"))
@@ -185,9 +205,12 @@ def _by_call(process: ProcessMessages, api: Events) -> Integers:
 
 
 def _enclosing_calls(messages: Events, calls: Integers, moments: Integers) -> tuple[Integers, Mask]:
-    """Return for each moment the latest of some calls that had begun, and whether it had not yet ended.
+    """Return for each moment the last call that had begun by then, and True if that call had not ended before.
 
-    The first call lasts from 10 to 20 and the second from 30 to 50: 40 lies in the second, and 25 after the first.
+    If no call had begun, return the first call and False. There is at least one call.
+
+    In the example the first call lasts from 10 to 20 and the second from 30 to 50. The moment 40 lies in the second
+    call. At the moment 25 the first call is the last that had begun, but it had already ended:
 
     >>> times = {"start": np.array([10, 30]), "duration": np.array([10, 20]), "end": np.array([20, 50])}
     >>> messages = Events((), [], np.array([0, 0]), times, {})
@@ -196,7 +219,7 @@ def _enclosing_calls(messages: Events, calls: Integers, moments: Integers) -> tu
     ([1, 0], [True, False])
     """
     calls = messages.in_time_order(calls)
-    # How many of the calls had begun at each moment.
+    # The number of calls that had begun at each moment.
     begun = np.searchsorted(messages.number("start", calls), moments, side="right")
     latest_call = calls.take(np.maximum(begun - 1, 0))
     is_during = (begun > 0) & (moments <= messages.number("end", latest_call))
@@ -204,25 +227,28 @@ def _enclosing_calls(messages: Events, calls: Integers, moments: Integers) -> tu
 
 
 def _codes_equal(values: Sequence[Any], value: Any) -> list[int]:
-    """Return the codes of the groups that have a value, where `values` has one for each group."""
+    """Return the codes of the groups that have a value; `values` holds the value of each group, by code."""
     return [code for code, other in enumerate(values) if other == value]
 
 
-# Stands for the code of the call that launched a kernel, if it is unknown.
+# Stands in for the code of the group of a launching call that was not recorded.
 _NO_CALL = -1
 
 
 class _Launches(NamedTuple):
-    """When the call began that launched each of some kernels, and the code of its group, `_NO_CALL` if unrecorded."""
+    """The launching call of each of some kernels: its start in nanoseconds, and the code of its group.
+
+    If the call was not recorded, `code` is `_NO_CALL` and `start` is 0.
+    """
 
     start: Integers
     code: Integers
 
 
 def _launches(api: Events, owner: Owner, correlation: Integers) -> _Launches:
-    """Return the calls of a process that launched its kernels of these correlations.
+    """Return the calls that launched kernels of a process, given the correlation of each kernel.
 
-    Of calls with one correlation the one that began first counts.
+    If several calls have the same correlation, the one that began first is the launching call.
     """
     start = np.zeros(len(correlation), np.int64)
     code = np.full(len(correlation), _NO_CALL)

@@ -1,7 +1,7 @@
 """Traces as readers return them: the events of one capture, whatever profiler recorded them, as NumPy arrays.
 
-A capture holds millions of events under a few hundred descriptions (process, function name, …). So an event is its
-numbers and the code of its description, its *group*, which is written down once.
+A capture holds millions of events, but only a few hundred distinct descriptions of them (process, function name, …).
+Each description is stored once, as a *group* with a code. An event consists of its numbers and the code of its group.
 """
 
 import re
@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 Integers = npt.NDArray[Any]
 
-# Extents of steps: when a device ran them, or when the host did.
+# Extents of steps: their starts and ends are the times at which a device ran them, or the host.
 DEVICE, HOST = "device", "host"
 MISSING = -1  # a number that was not recorded
 
@@ -27,14 +27,17 @@ class Kind(NamedTuple):
     numbers: tuple[str, ...]
 
 
-# Times (`start`, `end`) are nanoseconds on the trace's own clock; `process` is the process id; `thread` and `stream`
-# are None where they were not recorded. Kinds with an `end` also have a `duration`, which can be read alone.
+# Times (`start`, `end`) are nanoseconds on the trace's own clock. `process` is the process id. `thread` and `stream`
+# are None where they were not recorded. Kinds with an `end` also have a `duration`, which can be read without both
+# times.
 KINDS: dict[str, Kind] = {
-    # Named ranges that the program pushed and popped, and closed. Their names are those of `shared_name`.
+    # Named ranges that the program opened and closed. A range that was never closed is left out. `name` is the name
+    # that `shared_name` returns.
     "ranges": Kind(("process", "domain", "name", "thread"), ("start", "end")),
-    # Calls of the runtime or driver of CUDA, HIP or SYCL on the host; `api` is "runtime", "driver", "backtrace" for a
-    # row that repeats a call of its own row, or "other". What a call starts on a device carries its `correlation`, a
-    # number that is unique within the process only, negative where there is none.
+    # Calls of the runtime or driver of CUDA, HIP or SYCL on the host. `api` is "runtime", "driver" or "other", or
+    # "backtrace" for a row that repeats a call which has a row of its own. The device events that a call starts have
+    # the same `correlation` as the call. Different processes may use the same correlation. It is negative if there is
+    # none.
     "api": Kind(("process", "api", "name", "thread"), ("correlation", "start", "end")),
     # Calls of the operating system's runtime and of MPI on the host.
     "host_calls": Kind(("process", "name", "thread"), ("start", "end")),
@@ -48,11 +51,12 @@ KINDS: dict[str, Kind] = {
     # Replays of whole CUDA graphs, whose kernels and copies were not recorded one by one (`nsys profile
     # --cuda-graph-trace=graph`, the default of nsys). What ran inside a replay is unknown.
     "graphs": Kind(("process", "device", "stream"), ("correlation", "start", "end")),
-    # Calls of collectives, each with the `bytes` of its message as the communication library counts them. `ranks` is
-    # the number of ranks that take part, `communicator` names the process group or communicator, both None where not
-    # recorded; `thread` made the call. `start` and `end` are those of the call on the host. A profiler that notes the
-    # message on the kernel itself gives that kernel's `correlation` and `kernel_start`; `sequence` counts the
-    # collectives of a communicator. These numbers are `MISSING` where they were not recorded.
+    # Calls of collectives. `bytes` is the size of the call's message as the communication library counts it. `ranks` is
+    # the number of ranks that take part, and `communicator` names the process group or communicator; both are None
+    # where they were not recorded. `thread` made the call. `start` and `end` are those of the call on the host.
+    # `correlation` and `kernel_start` are those of the kernel that carries the message, if the profiler recorded the
+    # message together with that kernel. `sequence` counts the collectives of a communicator. Numbers that were not
+    # recorded are `MISSING`.
     "messages": Kind(
         ("process", "collective", "ranks", "communicator", "thread"),
         ("correlation", "kernel_start", "start", "end", "bytes", "sequence"),
@@ -66,13 +70,13 @@ OPERATIONS = (
 
 _RANK = re.compile(r"(?:rank:|MPI Rank )([0-9]{1,9})")
 
-# What PyTorch's emit_nvtx and its profiler append to the name of an operator.
+# PyTorch's emit_nvtx and its profiler append such text to the name of an operator.
 _SINGLE_CALL = re.compile(r", (?:seq|op_id|sizes|input_op_ids|trace_id) ?= ?.*", re.DOTALL)
-# A step that carries its number, such as PyTorch's `ProfilerStep#7`.
+# The name of a step with or without a number, such as PyTorch's `ProfilerStep#7`.
 _STEP = re.compile(r"(?:profiler)?(?:step|iteration|iter)[ _#:-]*\d*", re.IGNORECASE)
 
-# The reason for which each kind may be absent. Profilers leave out both what did not happen and what they were not
-# asked to record, so the two cannot be distinguished.
+# The reason to show for each kind that is absent from a trace. A profiler leaves out events that did not happen as well
+# as events that it was not asked to record, so the reason cannot say which of the two it is.
 NOT_RECORDED = {
     "ranges": "the capture holds no ranges",
     "api": "the capture holds no calls of the CUDA, HIP or SYCL API",
@@ -96,7 +100,7 @@ class Batch(NamedTuple):
     numbers: dict[str, Integers]
 
     def where(self, keep: npt.NDArray[np.bool_]) -> "Batch":
-        """Return the events of a mask."""
+        """Return the events for which `keep` is True."""
         numbers = {name: values[keep] for name, values in self.numbers.items()}
         return Batch(self.group[keep], numbers)
 
@@ -109,7 +113,7 @@ class Groups:
         self._lock = threading.Lock()
 
     def codes(self, keys: Sequence[tuple[Any, ...]]) -> Integers:
-        """Return the code of each key, a new one for a new key."""
+        """Return the code of each key; a key that has no code yet gets the next one."""
         with self._lock:
             codes = [self._codes.setdefault(key, len(self._codes)) for key in keys]
         return np.array(codes, np.int32)
@@ -128,8 +132,9 @@ BatchReader = Callable[[], Iterator[Batch]]
 class EventSource:
     """Events of one kind in one trace.
 
-    `parts` together yield all of them, and may be read at the same time by several threads. `described` returns the
-    values of the requested group columns, by code, for the groups seen so far.
+    Each of `parts` yields some of the events, and all of them together yield every event once. Several threads may read
+    different parts at the same time. `described` returns the values of the requested group columns, by code, for the
+    groups whose events were read before it is called.
     """
 
     parts: list[BatchReader]
@@ -137,9 +142,10 @@ class EventSource:
 
 
 class Steps(NamedTuple):
-    """Starts and ends of the steps of a process in order of time, in nanoseconds, disjoint.
+    """Starts and ends of the steps of a process, in nanoseconds and in order of time. The steps are disjoint.
 
-    `extent`: `DEVICE` or `HOST`, whose time they are. `threads`: the thread of each step, None where it is unknown.
+    `extent`: `HOST` if the host ran the steps at these times, `DEVICE` if a device did. `threads`: the thread that
+    marked each step, None where it is unknown; empty if nobody asked for threads.
     """
 
     starts: Integers
@@ -149,14 +155,14 @@ class Steps(NamedTuple):
 
     @property
     def window(self) -> tuple[int, int]:
-        """Start of the first step and end of the last."""
+        """Start of the first step and end of the last one; there must be a step."""
         return int(self.starts[0]), int(self.ends[-1])
 
 
 class Diagnostic(NamedTuple):
-    """A line that a profiler recorded about what is wrong with its capture.
+    """A line that a profiler recorded about a problem with its capture.
 
-    `means_loss`: True if events of a kind that was recorded are missing.
+    `means_loss`: True if the line means that events are missing although events of that kind were recorded.
     """
 
     text: str
@@ -169,33 +175,40 @@ class Trace:
 
     # Name in the column `report` of the tables.
     name: str
-    # Returns the source of a kind in `KINDS` that was recorded; called again, it reads again. The second argument names
-    # the numbers that are needed, the third the group columns: others may be missing from the batches, or empty.
+    # Opens the events of a kind in `KINDS` that was recorded; each call reads the file anew. The second argument names
+    # the numbers that are needed, and the third one the group columns. Other numbers may be missing from the batches,
+    # and other columns are not described.
     open: Callable[[str, tuple[str, ...], tuple[str, ...]], EventSource]
     # The reason for each kind that was not recorded.
     absent: dict[str, str]
-    # Rank by process id, as far as the trace itself states it.
+    # Rank by process id. The reader enters the ranks that the trace itself states; callers may enter others that they
+    # know.
     ranks: dict[int, int] = field(default_factory=dict)
-    # Names of the GPU models in the trace, as far as it states them.
+    # Names of the GPU models; empty if the trace does not state them.
     gpus: tuple[str, ...] = ()
     # Number of GPUs of the traced machine that can run CUDA or HIP; None if the trace does not state it.
     gpu_count: int | None = None
     # Identity of the physical GPU, such as its UUID, by process id and number of the device in that process. Two
     # processes that share one GPU have the same identity here.
     gpu_identities: dict[tuple[int, int], str] = field(default_factory=dict)
-    # Identity of the clock of all times. Times of two traces can be compared where it is the same and not None.
+    # Identity of the clock of all times in the trace. Times of two traces can be compared if both have the same clock
+    # and it is not None.
     clock: str | None = None
     # What the profiler recorded about events that it lost or could not record.
     diagnostics: tuple[Diagnostic, ...] = ()
-    # Lines about what reading had to repair or leave out.
+    # Lines about what the reader repaired or left out.
     notices: tuple[str, ...] = ()
-    # Returns a line for each error that launching calls returned. It may take as long as reading all calls.
+    # Returns a line for each kind of error that launching calls returned. It may take as long as reading all calls.
     failed_launches: Callable[[], list[str]] = list
-    # Steps by process that `find_steps` found; None if ranges of the trace are to mark them.
+    # Steps by process id, as `find_steps.with_steps` enters them; None if ranges named `step` mark the steps.
     steps: dict[int, Steps] | None = None
 
     def has(self, kind: str) -> bool:
-        """Return True if events of a kind were recorded; for "steps", if there are steps or ranges to mark them."""
+        """Return True if events of a kind were recorded.
+
+        The kind may also be "steps": these count as recorded if `steps` holds any, or, if `steps` is None, if ranges
+        were recorded, since ranges may mark steps.
+        """
         if kind != "steps":
             return kind not in self.absent
         if self.steps is not None:
@@ -204,25 +217,33 @@ class Trace:
 
 
 def picked(kind: str, wanted: Sequence[str], keys: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """Return the wanted group columns of keys, each of which has all group columns of a kind in their order."""
+    """Return only the wanted group columns of each key; a key has all group columns of its kind, in their order."""
     positions = [KINDS[kind].groups.index(name) for name in wanted]
     return [tuple(key[position] for position in positions) for key in keys]
 
 
 def why_absent(traces: Sequence[Trace], kinds: Sequence[str]) -> str:
-    """Return the reason for the first of these kinds that none of the traces recorded."""
+    """Return the reason why a table is absent: that of the first of these kinds that none of the traces recorded.
+
+    Return "not recorded" if there are no traces, or some trace recorded each kind.
+    """
     for name in kinds:
         if traces and not any(trace.has(name) for trace in traces):
-            # Ranges are to mark the steps, so their absence is the reason if there are none.
+            # Without ranges nothing marks steps, so the absence of ranges is the reason. With ranges there is no reason
+            # in `absent`: `find_steps` found no steps.
             recorded_kind = "ranges" if name == "steps" else name
             return traces[0].absent.get(recorded_kind, "no steps were found")
     return "not recorded"
 
 
 def rank_marks(names: Sequence[tuple[int, str]]) -> dict[int, int]:
-    """Return ranks by process id, from pairs of a process and one of its names.
+    """Return ranks by process id, from pairs of a process id and the name of a mark or thread of that process.
 
-    Names are those of marks, of which `rank:N` states a rank, and of threads, of which `MPI Rank N` does.
+    A mark named `rank:N` and a thread named `MPI Rank N` state the rank N. Other names state nothing. If a process
+    states several ranks, the last one counts.
+
+    >>> rank_marks([(4242, "rank:3"), (4243, "MPI Rank 1"), (4244, "main")])
+    {4242: 3, 4243: 1}
     """
     ranks: dict[int, int] = {}
     for process, name in names:
@@ -233,7 +254,9 @@ def rank_marks(names: Sequence[tuple[int, str]]) -> dict[int, int]:
 
 
 def shared_name(name: str) -> str:
-    """Return the name of a range without what distinguishes single calls; every sort of numbered step is `step`.
+    """Return the name of a range without the text that distinguishes single calls.
+
+    A name that consists of "step", "iteration" or "iter" becomes `step`, with or without a number behind it.
 
     >>> shared_name("aten::copy_, op_id = 991065"), shared_name("ProfilerStep#7"), shared_name("layer 7")
     ('aten::copy_', 'step', 'layer 7')

@@ -6,21 +6,26 @@ from multicard.core.text import counted
 from multicard.trace.model import Diagnostic
 from multicard.trace.sqlite_file import SqliteFile
 
-# `severity` in DIAGNOSTIC_EVENT: 1 information, 2 warning, 3 error.
+# `severity` in DIAGNOSTIC_EVENT is 1 for information, 2 for a warning and 3 for an error. Lower ones are not read.
 WARNING = 2
+# A longer diagnostic is cut to this many characters.
 MOST_CHARACTERS = 200
 
-# Diagnostics about events that this project reads. Others are about OpenGL, samples of the CPU, paths and more.
+# A diagnostic is about events that this project reads if it contains `_RELEVANT` and does not contain `_IRRELEVANT`.
+# Others are about OpenGL, samples of the CPU, paths and more. It reports lost events if it contains `_LOSS`.
 _RELEVANT = re.compile(r"CUDA|CUPTI|events? (?:were|was|have been) (?:lost|dropped)|buffer", re.IGNORECASE)
 _IRRELEVANT = re.compile(r"OpenGL|cuDNN|cuBLAS|Unified Memory cannot be traced|NVTX", re.IGNORECASE)
 _LOSS = re.compile(r"not all CUDA|lost|dropped|overflow|ran out of", re.IGNORECASE)
 
-# cudaErrorNotReady, which a query of a running event returns: no failure.
+# cudaErrorNotReady. This is no failure: the query of a CUDA event returns it while work before the event is running.
 NOT_READY = 600
 
 
 def diagnostics(database: SqliteFile) -> tuple[Diagnostic, ...]:
-    """Return the warnings and errors about CUDA events that the export holds, each once."""
+    """Return the warnings and errors about CUDA events that the export holds, each once.
+
+    Return nothing if the export has no table of diagnostics.
+    """
     if not {"severity", "text"} <= database.tables.get("DIAGNOSTIC_EVENT", set()):
         return ()
     rows = database.ask(
@@ -36,9 +41,10 @@ def diagnostics(database: SqliteFile) -> tuple[Diagnostic, ...]:
 
 
 def failed_launches(database: SqliteFile) -> list[str]:
-    """Return a line for each error that launching calls returned, with the number of launches that failed with it.
+    """Return a line for each error code that launching calls returned, with the number of launches that returned it.
 
-    A call of the runtime and the call of the driver inside it are one launch, with one correlation.
+    A call of the runtime and the call of the driver inside it have the same correlation, so they count as one launch.
+    The error of most launches comes first.
     """
     if not {"returnValue", "nameId", "correlationId"} <= database.tables.get("CUPTI_ACTIVITY_KIND_RUNTIME", set()):
         return []

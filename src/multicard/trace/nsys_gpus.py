@@ -1,4 +1,4 @@
-"""GPUs of a machine, and which of them each device of a process is, from an SQLite export of Nsight Systems."""
+"""Read the GPUs of a machine, and the GPU of each device of a process, from an SQLite export of Nsight Systems."""
 
 from dataclasses import dataclass
 
@@ -12,9 +12,9 @@ _NO_UUID = "00000000-0000-0000-0000-000000000000"
 class Gpus:
     """The GPUs of an export that can run CUDA.
 
-    `names`: each name once, of the GPUs that its processes used, or of all where that is not recorded. `gpu_count`: how
-    many the machine has, None where that is not recorded. `identities`: what identifies the physical GPU, by process id
-    and number of the device in the process.
+    `names`: the distinct names of the GPUs that the traced processes used; those of all GPUs if the export does not
+    state which ones they used. `gpu_count`: the number of GPUs of the machine; None if the export has no table of them.
+    `identities`: a text that identifies the physical GPU, by process id and number of the device in that process.
     """
 
     names: tuple[str, ...]
@@ -42,8 +42,9 @@ class _Device:
 def gpus_of(database: SqliteFile) -> Gpus:
     """Read the GPUs of an export.
 
-    TARGET_INFO_GPU lists the machine's graphics adapters, on Windows those of other makers and of software, too.
-    TARGET_INFO_CUDA_DEVICE, which exports have from schema 3.17 on, links devices of processes to them.
+    TARGET_INFO_GPU lists the machine's graphics adapters; on Windows also adapters of other vendors, and adapters that
+    are software. Exports from schema 3.17 on also have TARGET_INFO_CUDA_DEVICE, which links the devices of processes to
+    these adapters.
     """
     gpus = _read_gpus(database)
     identities = {}
@@ -63,14 +64,16 @@ def _read_gpus(database: SqliteFile) -> dict[int, _Gpu]:
     columns = database.tables.get("TARGET_INFO_GPU", set())
     if not {"id", "name"} <= columns:
         return {}
-    # Both are 0 for an adapter that cannot run CUDA.
+    # `smCount` and `computeMajor` are 0 for an adapter that cannot run CUDA. If the table has neither column, all
+    # adapters count.
     abilities = sorted({"smCount", "computeMajor"} & columns)
     is_capable = " OR ".join(f"{column} > 0" for column in abilities) or "1"
     uuid_column = "uuid" if "uuid" in columns else "NULL"
     rows = database.ask(f"SELECT id, name, {uuid_column} FROM TARGET_INFO_GPU WHERE {is_capable} ORDER BY id")
     gpus = {}
     for number, name, uuid in rows:
-        # Without a UUID the identity is what is unique to the GPU among those of all files.
+        # Without a UUID, the GPU is identified by its number and the path of the file, since other files use the same
+        # numbers.
         has_uuid = uuid not in (None, "", _NO_UUID)
         identity = str(uuid) if has_uuid else f"GPU {number} of {database.path}"
         gpus[number] = _Gpu("" if name is None else str(name), identity)
@@ -78,6 +81,7 @@ def _read_gpus(database: SqliteFile) -> dict[int, _Gpu]:
 
 
 def _read_devices(database: SqliteFile) -> list[_Device]:
+    """Return the devices of processes; nothing if the export does not list them."""
     columns = database.tables.get("TARGET_INFO_CUDA_DEVICE", set())
     if not {"pid", "cudaId", "gpuId"} <= columns:
         return []

@@ -1,8 +1,9 @@
-"""Records of NVTX in an SQLite export of Nsight Systems: ranges, and the sizes of NCCL's messages.
+"""Read records of NVTX from an SQLite export of Nsight Systems: ranges, and the sizes of NCCL's messages.
 
-NCCL hands the sizes to NVTX with every call. An export holds them when it was made with `--include-blobs=true`. The
-layout of a payload, as the nsys-ai project observed it in exports of 2026: the domain and the schema as 32-bit numbers
-at bytes 0 and 8, the payload from byte 32 on, its fields where NVTX_PAYLOAD_SCHEMA_ENTRIES puts them.
+NCCL passes the size of its message to NVTX with every call, as a binary payload. An export holds the payloads only if
+it was made with `--include-blobs=true`. The nsys-ai project observed this layout in exports of 2026: the numbers of the
+domain and of the schema are at bytes 0 and 8, in 32 bits each. The fields begin at byte 32. NVTX_PAYLOAD_SCHEMA_ENTRIES
+states the offset of each field from there.
 """
 
 import struct
@@ -20,31 +21,34 @@ from multicard.trace.model import MISSING, Batch, EventSource, Groups, picked, s
 from multicard.trace.nsys_tables import process_of, thread_of
 from multicard.trace.sqlite_file import SqliteFile
 
-# eventType in NVTX_EVENTS of ranges: pushed and popped, started and ended.
+# `eventType` in NVTX_EVENTS is 59 for ranges that were pushed and popped, and 60 for ranges that were started and
+# ended.
 RANGE_TYPES = (59, 60)
-# Names of ranges that are kept for the ranges to come. Each call of an operator may have a name of its own.
+# Number of names in the cache of shortened names. It is limited because each call of an operator may have another name.
 MOST_NAMES = 1 << 16
 
+# Bytes before the first field of a payload, and the offset of the schema's number among them.
 PAYLOAD_HEADER_BYTES = 32
 SCHEMA_OFFSET = 8
 # Names of the fields of NCCL's payloads.
 SIZE = "Message size [bytes]"
 RANK_COUNT = "No. of ranks"
 COMMUNICATOR = "NCCL communicator ID"
-# No message is larger; a larger number is of a payload that was read wrongly.
+# A call whose message seems to have this many bytes or more is left out, because its payload was misread.
 MOST_MESSAGE_BYTES = 1 << 62
 
 _PAYLOAD_COLUMNS = {"binaryData", "globalTid", "text", "textId", "domainId", "start"}
 _SCHEMA_COLUMNS = {"domainId", "schemaId", "name", "offset"}
 
-# Offsets of a payload's fields by name, for each domain and schema.
+# For each domain and schema the offsets of a payload's fields in bytes, by the names of the fields.
 Schemas = dict[tuple[int, int], dict[str, int]]
 
 
 def ranges(database: SqliteFile, domains: dict[tuple[int, int | None], str], wanted: tuple[str, ...]) -> EventSource:
-    """Return the ranges that were closed; one that was open at the end of the capture has no end and is left out.
+    """Return the ranges that were closed; a range that was open when the capture ended has no end and is left out.
 
-    `domains`: names of domains by process and number. `wanted`: the group columns that are needed.
+    `domains`: names of domains by process id and number of the domain. The domain of a range is None if it has no name
+    there. `wanted`: the group columns that are needed.
 
     Raises `TraceError` if NVTX_EVENTS lacks a column.
     """
@@ -81,14 +85,17 @@ def ranges(database: SqliteFile, domains: dict[tuple[int, int | None], str], wan
 
 
 def nvtx_text(columns: set[str]) -> tuple[str, str]:
-    """Return SQL for the text of a row `n` of NVTX_EVENTS with these columns, and the join that it needs."""
+    """Return SQL for the text of a row of NVTX_EVENTS, and the SQL of the join that this needs, which may be empty.
+
+    `columns`: the columns of NVTX_EVENTS in this export. The query must call the table `n`.
+    """
     if "textId" in columns:
         return "COALESCE(n.text, s.value)", "LEFT JOIN StringIds s ON s.id = n.textId"
     return "n.text", ""
 
 
 def has_messages(database: SqliteFile) -> bool:
-    """True if the export holds payloads, of which some may be sizes of messages."""
+    """Return True if the export holds payloads; some of them may be sizes of messages."""
     if not database.tables.get("NVTX_EVENTS", set()) >= _PAYLOAD_COLUMNS:
         return False
     if not database.tables.get("NVTX_PAYLOAD_SCHEMA_ENTRIES", set()) >= _SCHEMA_COLUMNS:
@@ -97,7 +104,7 @@ def has_messages(database: SqliteFile) -> bool:
 
 
 def messages(database: SqliteFile, wanted: tuple[str, ...]) -> EventSource:
-    """Return an event for each call of a collective, send or receive, with the thread and the times of the call.
+    """Return an event for each call of a collective, send or receive whose payload holds the size of the message.
 
     `wanted`: the group columns that are needed.
     """
@@ -106,7 +113,7 @@ def messages(database: SqliteFile, wanted: tuple[str, ...]) -> EventSource:
     for domain, schema, name, offset in database.ask(
         "SELECT domainId, schemaId, name, offset FROM NVTX_PAYLOAD_SCHEMA_ENTRIES"
     ):
-        # The first field of a schema may have no offset.
+        # The offset of the first field of a schema may be empty; it is 0 then.
         if offset is None or isinstance(offset, int):
             schemas.setdefault((domain, schema), {})[name] = offset or 0
 
@@ -131,7 +138,7 @@ class _Communicator(NamedTuple):
 
 @dataclass(frozen=True)
 class _Call:
-    """A call of a collective, with the size of its message in bytes and its times in nanoseconds."""
+    """A call of a collective, with the size of its message in bytes, and its start and end in nanoseconds."""
 
     communicator: _Communicator
     collective: str
@@ -166,6 +173,7 @@ def _read_calls(database: SqliteFile, schemas: Schemas, groups: Groups) -> Batch
         size = _field(payload, offsets.get(SIZE), "<Q")
         collective = collective_of_call(str(name))
         if size is not None and collective is not None and size < MOST_MESSAGE_BYTES:
+            # A call whose end was not recorded counts as one without duration.
             call_end = end if isinstance(end, int) else start
             calls.append(_Call(communicator, collective, thread_of(thread), start, call_end, size))
     return _batch(calls, rank_counts, groups)
@@ -174,8 +182,8 @@ def _read_calls(database: SqliteFile, schemas: Schemas, groups: Groups) -> Batch
 def _batch(calls: list[_Call], rank_counts: dict[_Communicator, int], groups: Groups) -> Batch:
     """Return calls as events.
 
-    `rank_counts` must be complete: the number of ranks is in the call that made the communicator, which may come after
-    other calls in the export.
+    `rank_counts`: the number of ranks of each communicator, from all calls of the export. Only the call that made a
+    communicator states this number, and it may come after other calls of that communicator.
     """
     keys = [
         (
@@ -201,7 +209,10 @@ def _batch(calls: list[_Call], rank_counts: dict[_Communicator, int], groups: Gr
 
 
 def _field(payload: bytes, offset: int | None, layout: str) -> int | None:
-    """Return the number at an offset of a payload; None if there is no such field or the payload ends before it."""
+    """Return the number at an offset of a payload's fields; `layout` is its format as in the module `struct`.
+
+    Return None if the offset is None or negative, or the payload ends before the number does.
+    """
     if offset is None or offset < 0:
         return None
     begin = PAYLOAD_HEADER_BYTES + offset

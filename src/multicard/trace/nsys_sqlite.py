@@ -1,7 +1,8 @@
 """Read an SQLite export of Nsight Systems.
 
-Tables appear in an export only when something was recorded, and columns come and go between versions, so both are
-looked up before they are read. Sources: NVIDIA's documentation of the export schema, and exports of many versions.
+An export has a table only if something was recorded for it, and the columns of a table differ between versions. So this
+module looks up which tables and columns exist before it reads them. Sources: NVIDIA's documentation of the export
+schema, and exports of many versions.
 """
 
 from collections.abc import Iterator, Sequence
@@ -42,10 +43,10 @@ from multicard.trace.nsys_tables import (
 from multicard.trace.sqlite_file import DEFAULT_BATCH_SIZES, BatchSizes, SqliteFile
 from multicard.trace.sqlite_pages import ColumnReader, Columns, integer_columns
 
-# Major version of the export schema. NVIDIA raises it when old queries stop working.
+# Newest major version of the export schema that this module reads. NVIDIA raises it when old queries stop working.
 NEWEST_MAJOR = 3
 
-# eventType in NVTX_EVENTS.
+# Values of `eventType` in NVTX_EVENTS.
 MARK = 34
 THREAD_NAME = 39
 DOMAIN_NAME = 75
@@ -54,8 +55,8 @@ DOMAIN_NAME = 75
 def read(path: Path, batch_sizes: BatchSizes = DEFAULT_BATCH_SIZES) -> Trace:
     """Open one export.
 
-    Raises `TraceError` if the file is not an export that can be read. Damage that shows only later is raised while
-    reading.
+    Raises `TraceError` if the file is not an export that can be read. Reading its events raises `TraceError` if damage
+    shows only then.
     """
     database = SqliteFile(path, batch_sizes)
     if "StringIds" not in database.tables:
@@ -88,7 +89,7 @@ def read(path: Path, batch_sizes: BatchSizes = DEFAULT_BATCH_SIZES) -> Trace:
 
 
 def _recorded_kinds(database: SqliteFile) -> set[str]:
-    """Return the kinds of events for which the export has a table."""
+    """Return the kinds of events for which the export has a table or, for messages, payloads."""
     recorded: set[str] = set()
     for event_kind, tables in TABLES.items():
         if any(table.name in database.tables for table in tables):
@@ -101,7 +102,7 @@ def _recorded_kinds(database: SqliteFile) -> set[str]:
 
 
 def _metadata(database: SqliteFile) -> dict[str, str]:
-    """Return the properties of the export by name; the oldest exports have none."""
+    """Return the properties that the export states about itself, by name; the oldest exports state none."""
     metadata: dict[str, str] = {}
     for table in ("META_DATA_EXPORT", "EXPORT_META_DATA"):
         if {"name", "value"} <= database.tables.get(table, set()):
@@ -110,7 +111,7 @@ def _metadata(database: SqliteFile) -> dict[str, str]:
 
 
 def _check_schema(path: Path, metadata: dict[str, str]) -> None:
-    """Raise `TraceError` if the schema is newer than those that this reader was written for."""
+    """Raise `TraceError` if the major version of the schema is above `NEWEST_MAJOR`, or is not a number."""
     version = metadata.get("EXPORT_SCHEMA_VERSION", "0")
     major = version.partition(".")[0]
     if not major.isdecimal() or int(major) > NEWEST_MAJOR:
@@ -122,7 +123,10 @@ def _check_schema(path: Path, metadata: dict[str, str]) -> None:
 
 @dataclass(frozen=True)
 class _NvtxName:
-    """A mark or the name of a thread that states a rank, or the name of a domain; `event_type` tells which."""
+    """The text of a mark or the name of a thread, which may state a rank, or the name of a domain.
+
+    `event_type`: `MARK`, `THREAD_NAME` or `DOMAIN_NAME`. `domain`: number of the domain; None if it was not recorded.
+    """
 
     event_type: int
     process: int
@@ -131,6 +135,7 @@ class _NvtxName:
 
 
 def _nvtx_names(database: SqliteFile) -> list[_NvtxName]:
+    """Return the names of domains, and the marks and names of threads that may state a rank."""
     columns = database.tables.get("NVTX_EVENTS", set())
     if not {"eventType", "globalTid"} <= columns:
         return []
@@ -146,7 +151,7 @@ def _nvtx_names(database: SqliteFile) -> list[_NvtxName]:
 
 
 def _source(database: SqliteFile, kind: str, numbers: tuple[str, ...], groups: tuple[str, ...]) -> EventSource:
-    """Return the events of a kind that has tables with a row for each event."""
+    """Return the events of a kind that `TABLES` lists: its tables have a row for each event."""
     codes = Groups()
     readers: list[BatchReader] = []
     for table in TABLES[kind]:
@@ -157,7 +162,7 @@ def _source(database: SqliteFile, kind: str, numbers: tuple[str, ...], groups: t
 
 
 def _check_columns(database: SqliteFile, table: EventTable) -> None:
-    """Raise `TraceError` if a table lacks a column that it cannot be without."""
+    """Raise `TraceError` if a table lacks one of `REQUIRED_COLUMNS` that its events are read from."""
     group_columns = {column for columns in table.groups.values() for column in columns}
     used = group_columns | set(table.numbers.values())
     lacking = (REQUIRED_COLUMNS & used) - database.tables[table.name]
@@ -166,7 +171,7 @@ def _check_columns(database: SqliteFile, table: EventTable) -> None:
 
 
 class _EventRows:
-    """The rows of a table as events, with the numbers and group columns that are wanted."""
+    """Reads the rows of a table as events, with the numbers and group columns that are wanted."""
 
     def __init__(
         self, database: SqliteFile, table: EventTable, numbers: Sequence[str], groups: Sequence[str], codes: Groups
@@ -175,14 +180,14 @@ class _EventRows:
         self._table = table
         self._codes = codes
         self._group_columns = [(group, column) for group in groups for column in table.groups[group]]
-        # A duration is computed from both times.
+        # The table has no column of durations: a duration is computed from both times.
         wanted_times = [name for name in ("start", "end") if name in numbers or "duration" in numbers]
         self._times = [name for name in wanted_times if name in table.numbers]
         wanted_numbers = [*self._times, *numbers]
         self._number_columns = {name: table.numbers[name] for name in wanted_numbers if name in table.numbers}
 
     def readers(self) -> list[BatchReader]:
-        """Return readers of batches of events, each of a part of the table."""
+        """Return a reader for each part of the table, which yields the events of that part in batches."""
         used = {column for _, column in self._group_columns if isinstance(column, str)}
         used |= set(self._number_columns.values())
         available = sorted(used & self._database.tables[self._table.name])
@@ -195,7 +200,10 @@ class _EventRows:
                 yield self._batch(columns)
 
     def _batch(self, columns: Columns) -> Batch:
-        """Return some rows as events. A row without its times is no event."""
+        """Return some rows as events.
+
+        A row is left out if one of its wanted times is empty. Any other empty number becomes `MISSING`.
+        """
         row_count = len(next(iter(columns.values())))
         group_values: list[Integers] = []
         for group, column in self._group_columns:
@@ -204,12 +212,14 @@ class _EventRows:
         numbers = {name: _values(columns, column, row_count) for name, column in self._number_columns.items()}
         batch = Batch(self._codes.codes(distinct_rows)[row_codes], numbers)
 
-        # Most batches have no empty cell, and finding that out is faster than a mask.
+        # `EMPTY` stands for an empty cell and is below all other values. Most batches have no empty cell, and the least
+        # value shows that faster than a mask does.
         has_empty = {name for name, values in numbers.items() if values.min(initial=0) <= EMPTY}
         for name in self._times:
             if name in has_empty:
                 has_time = batch.numbers[name] != EMPTY
                 batch = batch.where(has_time)
+        # Raises a ValueError at times that would overflow; `SqliteFile.named` turns it into a `TraceError`.
         refuse_absurd(batch.numbers)
         for name in has_empty - set(self._times):
             values = batch.numbers[name]
@@ -220,7 +230,7 @@ class _EventRows:
 
 
 def _values(columns: Columns, column: Column, row_count: int) -> Integers:
-    """Return the values of a column, `EMPTY` if the table lacks it, or a number as often as there are rows."""
+    """Return a value for each row: that of the column, `EMPTY` if the table lacks it, or `column` if it is a number."""
     if isinstance(column, int):
         return np.full(row_count, column)
     if column is None or column not in columns:
@@ -229,7 +239,11 @@ def _values(columns: Columns, column: Column, row_count: int) -> Integers:
 
 
 def _group_value(group: str, values: Integers) -> Integers:
-    """Return the part of a column that a group column is about: some columns hold more than one number."""
+    """Return the values of a group column, from the values of the table's column that holds it.
+
+    A column of threads holds both the process id and the thread id, and only the lower 32 bits of a stream count. Other
+    columns are returned as they are. `EMPTY` stays `EMPTY`.
+    """
     if group == "process":
         part = process_of(values)
     elif group == "thread":
@@ -244,7 +258,11 @@ def _group_value(group: str, values: Integers) -> Integers:
 
 
 def _described(database: SqliteFile, groups: Sequence[str], keys: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """Return the values of group columns, from keys that hold the numbers that the export has for these."""
+    """Return the values of the group columns `groups`, from the numbers that stand for them in the export.
+
+    `keys`: for each group these numbers, in the order of `groups`: three for `host_memory`, and one for any other
+    column.
+    """
     if not keys:
         return []
     numbers = zip(*keys, strict=True)
@@ -259,7 +277,7 @@ def _described(database: SqliteFile, groups: Sequence[str], keys: Sequence[tuple
         elif group == "operation":
             described.append([COPY_KINDS.get(number, "other") for number in column])
         elif group == "host_memory":
-            # Three numbers: the kind of the copy, and those of the memory at its source and at its target.
+            # The three numbers are the kind of the copy, and the kinds of the memory at its source and at its target.
             copies = zip(column, next(numbers), next(numbers), strict=True)
             described.append([host_memory(copy_kind, source, target) for copy_kind, source, target in copies])
         else:

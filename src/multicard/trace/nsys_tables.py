@@ -1,4 +1,4 @@
-"""Where the events of each kind lie in an SQLite export of Nsight Systems, and what its numbers stand for."""
+"""Tables and columns that hold the events of each kind in an SQLite export of Nsight Systems, and what numbers mean."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ API_CLASSES: Mapping[int | None, str] = {0: "runtime", 1: "driver", 67: "backtra
 # copyKind, as ENUM_CUDA_MEMCPY_OPER of an export lists it; arrays count as device memory.
 HOST_TO_DEVICE = 1
 DEVICE_TO_HOST = 2
-# No copyKind of an export: it marks the rows of the table of fills, which has no such column.
+# Not a copyKind of an export. It stands for the operation of all rows in the table of fills, which has no such column.
 MEMSET = -1
 COPY_KINDS: Mapping[int | None, str] = {
     **dict.fromkeys((HOST_TO_DEVICE, 3), "host_to_device"),
@@ -31,16 +31,17 @@ COPY_KINDS: Mapping[int | None, str] = {
 # srcKind and dstKind, as ENUM_CUDA_MEM_KIND lists them.
 _HOST_MEMORY: Mapping[int | None, str] = {0: "pageable", 1: "pinned"}
 
-# The name of a column, or a number in its place for a table that has no such column; None for no value.
+# Where the values of a group column come from: from the column of this name; a number that all rows share, if the table
+# has no such column; or None if the rows have no value.
 Column = str | int | None
 
 
 @dataclass(frozen=True)
 class EventTable:
-    """How the events of a kind lie in one table of an export.
+    """A table of an export that holds events of a kind.
 
-    `groups`: for each group column of the kind (`KINDS` in `model`), the columns that it is made of. `numbers`: for
-    each number of the kind, its column.
+    `groups`: for each group column of the kind (`KINDS` in `model`), the columns of the table that it is made of.
+    `numbers`: for each number of the kind, the column of the table that holds it.
     """
 
     name: str
@@ -85,8 +86,8 @@ TABLES: Mapping[str, tuple[EventTable, ...]] = {
         ),
     ),
 }
-# A table that lacks one of these columns is of a schema that this reader was not written for. Other columns may be
-# absent: older exports do not have them.
+# If a table of `TABLES` names one of these columns and lacks it in an export, the schema of the export is not known,
+# and the table is not read. Other columns may be absent, because older exports do not have them.
 REQUIRED_COLUMNS = {
     "start", "end", "globalTid", "globalPid", "nameId", "demangledName", "copyKind", "deviceId",
 }  # fmt: skip
@@ -95,7 +96,8 @@ REQUIRED_COLUMNS = {
 def host_memory(copy_kind: int | None, source: int | None, target: int | None) -> str | None:
     """Return the kind of host memory of a copy, "pageable" or "pinned", from its copyKind, srcKind and dstKind.
 
-    None for copies that are not between host and device, and where it was not recorded.
+    Return None if the copyKind is neither `HOST_TO_DEVICE` nor `DEVICE_TO_HOST`, or the kind of the host memory is
+    another one or was not recorded.
     """
     if copy_kind == HOST_TO_DEVICE:
         return _HOST_MEMORY.get(source)
@@ -105,10 +107,10 @@ def host_memory(copy_kind: int | None, source: int | None, target: int | None) -
 
 
 def process_of(identity: Identity) -> Identity:
-    """Return the process id in a globalTid or globalPid; for an array, those in its elements."""
+    """Return the process id that a globalTid or globalPid contains; for an array, that of each element."""
     return (identity >> 24) & 0xFFFFFF
 
 
 def thread_of(identity: Identity) -> Identity:
-    """Return the thread id in a globalTid; for an array, those in its elements."""
+    """Return the thread id that a globalTid contains; for an array, that of each element."""
     return identity & 0xFFFFFF

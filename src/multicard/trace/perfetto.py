@@ -1,7 +1,7 @@
 """A capture as Chrome JSON trace events, which ui.perfetto.dev and chrome://tracing open.
 
 Format: "Trace Event Format", https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU, and
-https://perfetto.dev/docs/getting-started/other-formats. Times are microseconds from the start of the capture.
+https://perfetto.dev/docs/getting-started/other-formats. Times are microseconds from the first event of their trace.
 """
 
 import gzip
@@ -31,13 +31,13 @@ SLICES = ("ranges", "api", "kernels", "memory")
 def write_perfetto(traces: Sequence[Trace], out: Path) -> None:
     """Write the events of one capture, gzipped if `out` ends in .gz.
 
-    There is a process per process and per device of a process. Slices lie on a track per thread (ranges, calls of an
-    API) or stream (kernels, memory operations); steps have a track of their own. Slices that overlap without nesting,
-    which Perfetto would drop, lie on further tracks of the same name. A row that repeats a call with its backtrace is
-    left out.
+    The file has a process for each process of the capture, and another one for each device of a process. Each thread
+    has a track for its ranges and one for its API calls. Each stream has a track for its kernels and one for its memory
+    operations. Each process with steps has a track for these. Perfetto would drop slices that overlap without nesting,
+    so these are on further tracks of the same name. A row that repeats a call with its backtrace is left out.
 
-    Raises `TraceError` if there are no events, or a trace turns out to be damaged. Raises `UserError` if there is no
-    space left for the file.
+    Raises `TraceError` if there are no events of the kinds `SLICES`, or a trace turns out to be damaged. Raises
+    `UserError` if the file cannot be written, such as on a full disk.
     """
     events: dict[str, Events] = {}
     for event_kind in SLICES:
@@ -60,17 +60,17 @@ def write_perfetto(traces: Sequence[Trace], out: Path) -> None:
 
 
 def lanes_of(starts: Sequence[int], ends: Sequence[int]) -> list[int]:
-    """Return the lane of each slice of a track, so that slices of one lane nest or do not overlap.
+    """Return a lane from 0 on for each slice of a track, so that slices of one lane nest or do not overlap.
 
-    The slices are ordered by start, and by falling end where they start together.
+    The slices must be ordered by start; if slices start together, the longest must come first.
 
-    The second slice lies in the first, so both are on lane 0. The third, from 4 to 12, reaches beyond the first, which
-    is still open, so it needs a lane of its own. The fourth begins when both are over:
+    In the example the second slice lies in the first, so both are on lane 0. The third, from 4 to 12, starts in the
+    first one and ends after it, so it needs another lane. The fourth starts when all others have ended:
 
     >>> lanes_of([0, 1, 4, 12], [9, 3, 12, 15])
     [0, 0, 1, 0]
     """
-    # For each lane the ends of the slices that are open, the innermost last.
+    # For each lane the ends of the slices that have not ended, the innermost slice last.
     open_ends_of_lanes: list[list[int]] = []
     lanes: list[int] = []
     for start, end in zip(starts, ends, strict=True):
@@ -89,21 +89,21 @@ def lanes_of(starts: Sequence[int], ends: Sequence[int]) -> list[int]:
 
 
 class _Ids:
-    """Numbers for processes and tracks, all different, and the events that name them."""
+    """Gives each process and track a number that no other has, and collects the events of the file that name them."""
 
     def __init__(self) -> None:
         self.naming_events: list[str] = []
         self._numbers: dict[tuple[Any, ...], int] = {}
 
     def process(self, key: tuple[Any, ...], name: str) -> int:
-        """Return the number of a process, which is new if its key is."""
+        """Return the number of the process with this key; the first call with a key makes the number."""
         if key not in self._numbers:
             number = self._numbers[key] = len(self._numbers) + 1
             self._name("process", number, 0, name, number)
         return self._numbers[key]
 
     def track(self, process: int, key: tuple[Any, ...], name: str) -> int:
-        """Return the number of a track of a process, which is new if its key is."""
+        """Return the number of the track with this key in a process; the first call with a key makes the number."""
         full_key = (process, *key)
         if full_key not in self._numbers:
             number = self._numbers[full_key] = len(self._numbers) + 1
@@ -119,7 +119,7 @@ class _Ids:
 
 
 class _Track(NamedTuple):
-    """The process of a track and its name; slices that overlap take several tracks of one name."""
+    """The number of a process, and the name of a track of it; overlapping slices are on several tracks of one name."""
 
     process: int
     name: str
@@ -135,9 +135,10 @@ class _Label(NamedTuple):
 
 
 class _Group(NamedTuple):
-    """What slices of one group have in common: `head` is their text before the number of their track.
+    """What slices of one group have in common.
 
-    `origin`: the time of their trace that counts as 0. `tail`: the text after their times.
+    `origin`: the time that counts as 0, in nanoseconds on the clock of their trace. `head`: the JSON of a slice before
+    the number of its track. `tail`: the JSON of a slice after its times.
     """
 
     track: _Track
@@ -149,7 +150,8 @@ class _Group(NamedTuple):
 class _Slices(NamedTuple):
     """Slices of one kind of events: arrays of one length, in the order in which `lanes_of` needs them on each track.
 
-    `code`: the index of its group. `track`: the index of its track. `start`, `end`: nanoseconds after the origin.
+    `code`: the index of the slice's group. `track`: the index of its track. `start`, `end`: nanoseconds after the
+    origin of its group.
     """
 
     code: Integers
@@ -204,7 +206,7 @@ class _Timeline:
                 yield f'{{"ph":"X","cat":"step","name":"step {number}","pid":{pid},"tid":{tid},{times}}}'
 
     def _process(self, trace: int, process: int | None, device: str = "") -> int:
-        """Return the number of a process, or of one of its devices."""
+        """Return the number in the file of a process, or of one of its devices if `device` is not empty."""
         rank = self._traces[trace].ranks.get(process) if process is not None else None
         if device:
             name = f"device {device} of process {process}"
@@ -256,7 +258,7 @@ class _Timeline:
 
 
 def _parts(numbers: Integers, count: int) -> list[slice]:
-    """Return where each of the numbers 0 to `count` - 1 lies in an array of them that is in order.
+    """Return for each of the numbers 0 to `count` - 1 the slice of a sorted array in which it occurs.
 
     >>> _parts(np.array([0, 0, 1]), 3)
     [slice(0, 2, None), slice(2, 3, None), slice(3, 3, None)]
@@ -267,7 +269,10 @@ def _parts(numbers: Integers, count: int) -> list[slice]:
 
 
 def _origins(traces: Sequence[Trace], events: Mapping[str, Events]) -> list[int]:
-    """Return for each trace the time that counts as 0: its first event."""
+    """Return for each trace the time that counts as 0: the start of its first event.
+
+    For a trace without any of these events it is `sys.maxsize`.
+    """
     origins = [sys.maxsize] * len(traces)
     for recorded in events.values():
         starts = recorded.arrays["start"]
@@ -277,7 +282,10 @@ def _origins(traces: Sequence[Trace], events: Mapping[str, Events]) -> list[int]
 
 
 def _label(event_kind: str, fields: Mapping[str, Any], calls: str) -> _Label:
-    """Return how slices of a group with these fields are shown; `calls` is what tracks of calls are named."""
+    """Return how slices of a group with these fields are shown.
+
+    `calls`: the name of tracks of API calls, such as "CUDA calls", which follows the name of the thread.
+    """
     name = fields["name"] if "name" in fields else fields["operation"]
     if event_kind == "ranges":
         return _Label("range", name, {"domain": fields["domain"]}, f"{_thread(fields)}: ranges")
@@ -308,5 +316,5 @@ def _microseconds(nanoseconds: int) -> str:
 
 
 def _text(text: str) -> str:
-    """Return a text as JSON, without characters that a terminal would obey."""
+    """Return a text as JSON, with � for characters that cannot be printed, such as those that control a terminal."""
     return json.dumps(printable(text))

@@ -1,8 +1,9 @@
-"""Which ranks reduce among themselves, inferred from the times of their collectives if no communicator was recorded.
+"""Infer from the times of collectives which ranks form a group; for traces in which no communicator was recorded.
 
-A collective such as an all-reduce ends on all of its ranks at about the same time, however early one of them joined.
-So ranks belong together if the ends of their calls agree, one by one. Two groups that happen to run alike agree on
-average only: their calls drift apart and together again.
+A collective such as an all-reduce ends on all of its ranks at about the same time, however early one of the ranks
+joined. So two ranks belong to one group if each call of one rank ends at about the same time as the corresponding call
+of the other. The ends of two groups that run equally fast agree only on average, because their calls drift apart and
+together again.
 """
 
 from typing import NamedTuple
@@ -11,18 +12,21 @@ import numpy as np
 
 from multicard.trace.model import Integers
 
-# The ends of one call may be apart by this part of its transfer's time, or by so many nanoseconds. NCCL's ranks end
-# within the time of its last chunk of data; GPUs of one machine have clocks that differ by some 10 µs.
+# Within a group, the ends of a call on two ranks may be apart by `ENDS_APART` times the transfer time, or by
+# `LEAST_APART_NS` nanoseconds if that is more; the drift of the clocks is subtracted first. NCCL's ranks end within the
+# time that the last chunk of data takes, and the clocks of GPUs of one machine differ by some 10 µs.
 ENDS_APART = 0.05
 LEAST_APART_NS = 20_000
-# On average, they may be apart by this part of the transfer, or so many nanoseconds, if their clocks are the same.
+# If two ranks of a group have the same clock, the median of the differences of their ends may be up to `OFFSET` times
+# the transfer time, or `LEAST_OFFSET_NS` nanoseconds if that is more.
 OFFSET = 0.1
 LEAST_OFFSET_NS = 100_000
-# Part of the calls whose ends must agree; a rank may be held up for a moment.
+# Share of the calls whose ends must agree. It is below 1 because a rank may be delayed for a moment.
 AGREEING = 0.9
-# Two ranks whose ends are apart by this multiple of what is allowed are certainly of different groups.
+# Two ranks are certainly of different groups if their ends are apart by at least this many times what is allowed. They
+# may be of one group up to 1 times; between the two, `groups_of` raises `Unclear`.
 CERTAIN = 2.0
-# A steady drift between two clocks is estimated from this many calls on.
+# With at least this many calls a steady drift between two clocks is estimated, with fewer only a constant offset.
 TREND_CALLS = 10
 
 
@@ -39,14 +43,14 @@ class RankTimes(NamedTuple):
 
 
 def groups_of(ranks: list[RankTimes]) -> list[list[int]]:
-    """Return the groups of ranks that take part in each other's calls, by position, each in order.
+    """Return the groups of ranks, each as rising positions in `ranks`.
 
-    All ranks have the same number of calls, and the k-th of one belongs to the k-th of the other members of its group.
-    A rank without partner is a group of its own.
+    All ranks must have the same number of calls. The k-th call of each rank is compared with the k-th call of the first
+    rank of each group. A rank that fits no group becomes a group of its own.
 
-    Raises `Unclear` if a rank neither clearly belongs to a group nor clearly does not.
+    Raises `Unclear` if it is not clear whether a rank fits a group, or if it fits several groups.
 
-    The calls of the first and the third rank end together, those of the second 9 and 5 ms later:
+    In the example the calls of the first and the third rank end together, and those of the second end 9 and 5 ms later:
 
     >>> ends = [np.array([10, 20]), np.array([19, 25]), np.array([10, 20])]
     >>> groups_of([RankTimes(end * 10**6 - 10**6, end * 10**6, "a") for end in ends])
@@ -71,14 +75,21 @@ def groups_of(ranks: list[RankTimes]) -> list[list[int]]:
 
 
 def _distance(first: RankTimes, second: RankTimes) -> float:
-    """Return how far apart the ends of the calls of two ranks are, divided by how far apart they may be.
+    """Return how far apart the ends of two ranks' calls are, divided by how far apart they may be in one group.
 
-    A distance of up to 1 fits one group. It is that of the spread of the ends around the drift of the clocks, or, if
-    the clocks are the same, that of their median offset if this is larger.
+    So ranks of one group have a distance of up to 1. Take the differences between the ends of corresponding calls, and
+    for the transfer time the median, over all calls, of the shorter duration of the two ranks. There are two distances:
+
+    - Each difference deviates from the drift of the clocks. The quantile `AGREEING` of these deviations is divided by
+      the larger of `LEAST_APART_NS` and `ENDS_APART` times the transfer time.
+    - The median of the differences is divided by the larger of `LEAST_OFFSET_NS` and `OFFSET` times the transfer time.
+
+    Return the larger distance if both ranks have the same clock. If not, return the first one, because different clocks
+    may have any offset.
 
     >>> first = RankTimes(np.array([0, 0]), np.array([1_000_000, 5_000_000]), "a")
     >>> second = RankTimes(np.array([0, 0]), np.array([1_000_000, 5_040_000]), "a")
-    >>> round(_distance(first, second), 2)  # each is 20 µs from the median, and may be 5 % of 3 ms
+    >>> round(_distance(first, second), 2)  # both are 20 µs from their median, and may be 150 µs from it, 5 % of 3 ms
     0.13
     """
     durations = np.minimum(first.ends - first.starts, second.ends - second.starts)
@@ -94,7 +105,11 @@ def _distance(first: RankTimes, second: RankTimes) -> float:
 
 
 def _drift(apart: Integers, times: Integers) -> Integers | float:
-    """Return by how much two clocks differ at each call: a line through many differences, the median of few."""
+    """Return the estimated difference of two clocks at each call, in nanoseconds.
+
+    `apart`: the difference of the ends of each call on two ranks. `times`: the end of each call on one of them. With at
+    least `TREND_CALLS` calls the estimate is a straight line through the differences, with fewer their median.
+    """
     if len(apart) < TREND_CALLS:
         return float(np.median(apart))
     seconds = (times - times[0]) / 1e9

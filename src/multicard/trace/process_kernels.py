@@ -17,8 +17,9 @@ from multicard.trace.steps import LONG_AGO
 class ProcessKernels:
     """Kernels of a process in order of their starts: arrays of one length, times in nanoseconds.
 
-    `device`: index into `devices`; `kernel_class`: index into `CLASSES`; `call`: when the launching call began, or
-    `UNKNOWN`.
+    `devices` is no such array, but lists the numbers of the process's devices. `device`: index into `devices`.
+    `kernel_class`: index into `CLASSES`. `call`: when the call began that launched the kernel, `UNKNOWN` if it was not
+    recorded.
     """
 
     devices: list[int | None]
@@ -30,9 +31,11 @@ class ProcessKernels:
 
     @property
     def launched(self) -> Integers:
-        """When each kernel was launched, as far as its call was recorded.
+        """When the launching call of each kernel began, in nanoseconds; an estimate if the call was not recorded.
 
-        Before the first recorded call it is `LONG_AGO`, after it the start of the kernel.
+        Kernels that started before the first kernel whose call was recorded were launched before the recording of calls
+        began, so the estimate for them is `LONG_AGO`, which is before all times. For later kernels it is the start of
+        the kernel. If no kernel's call was recorded, it is the start of the kernel for all of them.
         """
         is_recorded = self.call != UNKNOWN
         launched = np.where(is_recorded, self.call, self.start)
@@ -42,8 +45,9 @@ class ProcessKernels:
 
 
 def process_kernels(capture: CapturedEvents, kernels: Events) -> Mapping[Owner, ProcessKernels]:
-    """Return the kernels of each process that has some, in the order of the processes' texts."""
+    """Return the kernels of each process that ran any; the processes are sorted by their `str`."""
     call = np.full(len(kernels.code), UNKNOWN)
+    # If the capture is linked, kernels have the array `call`.
     if capture.linked:
         call = kernels.arrays["call"]
     class_of_code = np.array([CLASSES.index(name) for name in kernels.group_field("class")], np.int32)

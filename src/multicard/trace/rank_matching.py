@@ -1,7 +1,9 @@
-"""Match the calls of collectives between the ranks that took part in them, be they in one trace or in one each.
+"""Match the calls of collectives between the ranks that took part in them. The ranks may be in one trace or in several.
 
-A rank is a device of a process of a trace. Its calls belong to those of other ranks that have the same communicator and
-sequence number, or, where these were not recorded, the same position in the order of the calls.
+In this module a rank is a device of a process of a trace. The communicator shows which ranks belong together; if it was
+not recorded, the times of their calls show that (`process_groups`). Within such a group, calls of several ranks belong
+together if they have the same sequence number; if sequence numbers were not recorded, if they have the same position in
+the order of the calls.
 """
 
 from collections.abc import Sequence
@@ -16,18 +18,20 @@ from multicard.trace.events import Events, Location
 from multicard.trace.model import MISSING, Integers, Trace
 from multicard.trace.process_groups import RankTimes, Unclear, groups_of
 
-# The rank that joined last is inferred from times on one clock, or from how long the calls lasted.
+# What shows which rank joined a call last: the starts, if all ranks have one clock, or the durations of the ranks'
+# calls.
 CLOCK, DURATION = "clock", "duration"
 
-# Collectives that no rank can leave before all have joined, and that all leave together. Of a broadcast the root may
-# be done early; sends and receives are between two ranks.
+# Collectives that no rank can leave before all ranks have joined, and that all ranks leave together. A broadcast is not
+# among them because its root may be done early. Sends and receives are between two ranks only and are not matched.
 SYMMETRIC = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv", "barrier"}
 POINT_TO_POINT = {"send", "recv"}
 
-# Part of the matched calls that must overlap in time: a collective cannot end on one rank before all have begun it.
-# Broadcasts and one-sided calls can, for a few calls.
+# At least this share of the matched calls must overlap in time, because a collective cannot end on one rank before all
+# ranks have begun it. The share is below 1 because a few broadcasts and one-sided calls may do so.
 MATCHED = 0.99
-# The ends of ranks on one clock may differ by this part of the transfer time, or by so many nanoseconds.
+# On one clock, the first and the last end of a call may be apart by `ENDS_APART` times the transfer time, or by
+# `LEAST_APART_NS` nanoseconds if that is more. The medians over all calls are compared.
 ENDS_APART, LEAST_APART_NS = 0.5, 50_000
 
 _NO_OVERLAP = "calls of {} do not overlap between ranks, so they do not belong together"
@@ -37,11 +41,13 @@ _NO_OVERLAP = "calls of {} do not overlap between ranks, so they do not belong t
 class MatchedCalls:
     """Calls of one collective on the ranks that took part in all of them, made by `match_ranks`.
 
-    `events`, `starts` and `ends` have a row per rank of `ranks` and a column per call: the positions among the events,
-    and the times in nanoseconds on the clock of each rank. `by`: `CLOCK` if that is one clock, else `DURATION`.
-    `group`: the communicator, or the ranks if several groups were found by times; None for the only group.
+    `events`, `starts` and `ends` have a row for each rank of `ranks` and a column for each call. They hold the
+    positions among the events, and the times in nanoseconds on the clock of the rank. `by`: `CLOCK` if all ranks have
+    one clock and their times agree, else `DURATION`. `group`: the communicator. If no communicator was recorded it
+    names the ranks, or is None if the times showed only one group.
 
-    Rank 0 joins at 0 and rank 1 at 30, both end at 40: rank 0 waited 30 ns, and the transfer took 10.
+    In the example rank 0 joins at 0 and rank 1 at 30, and both end at 40. So rank 0 waited for 30 ns and rank 1 for 0
+    ns, and the transfer took 10 ns on both:
 
     >>> ranks = [(0, 4242, 0), (0, 4243, 1)]
     >>> starts, ends = np.array([[0], [30]]), np.array([[40], [40]])
@@ -60,9 +66,10 @@ class MatchedCalls:
 
     @cached_property
     def waits(self) -> Integers:
-        """Nanoseconds that each rank (row) waited in each call (column) for the last one to join.
+        """Nanoseconds that each rank (row) waited in each call (column) for the last rank to join.
 
-        Without a common clock this is what its call lasted longer than the shortest one, since all end together.
+        By durations, a rank's wait is the duration of its call minus the shortest duration of that call on any rank.
+        The rank with the shortest duration joined last, because the call ends on all ranks together.
         """
         if self.by == CLOCK:
             last_joined = self.starts.max(axis=0)
@@ -72,20 +79,23 @@ class MatchedCalls:
 
     @cached_property
     def transfers(self) -> Integers:
-        """Nanoseconds that each call (column) took on each rank (row) after all had joined."""
+        """Nanoseconds that each call (column) took on each rank (row) after all ranks had joined, at least 0."""
         durations = self.ends - self.starts
         return np.maximum(durations - self.waits, 0)
 
 
 class Matching(NamedTuple):
-    """All calls that could be matched, and lines on those that could not, or not by a clock; from `match_ranks`."""
+    """The result of `match_ranks`: the calls that could be matched, and lines about problems.
+
+    `unmatched`: lines about calls that could not be matched, and about matched ranks whose clocks do not agree.
+    """
 
     calls: list[MatchedCalls]
     unmatched: list[str]
 
 
 class _Pool(NamedTuple):
-    """A collective and the communicator of its calls, None if that was not recorded."""
+    """Calls of one collective with one communicator; `communicator` is None for calls whose communicator is unknown."""
 
     collective: str
     communicator: str | None
@@ -93,7 +103,10 @@ class _Pool(NamedTuple):
 
 @dataclass(frozen=True)
 class _Member:
-    """Calls of one rank that may belong to those of others: their positions among the events, in order of time."""
+    """Calls of one rank, or of one of its streams, that may belong to calls of other members.
+
+    `events`: the positions of the calls among the events, in order of time.
+    """
 
     rank: Location
     events: Integers
@@ -101,7 +114,7 @@ class _Member:
 
 @dataclass(frozen=True)
 class _Grouping:
-    """Groups of members that belong together, and lines on why other members are in none."""
+    """Groups of members that belong together, and lines on why other members are in no group."""
 
     groups: list[list[_Member]]
     reasons: list[str]
@@ -110,21 +123,23 @@ class _Grouping:
 def match_ranks(events: Events, traces: Sequence[Trace], on_host: bool = False) -> Matching:
     """Match the calls of all ranks.
 
-    `events`: communication kernels as `messages.communication_kernels` returns them, or with `on_host` the collectives
-    of `host_collectives`, whose ends differ by what the host's scheduler adds.
+    `events`: communication kernels as `messages.communication_kernels` returns them; if `on_host` is True, collectives
+    as `host_collectives` returns them. The host's scheduler delays these by different times on each rank, so their ends
+    need not agree.
     """
     matcher = _Matcher(events, traces, on_host)
     pools = _pools(events)
-    # Groups of ranks that symmetric collectives show hold for the others, too.
+    # Symmetric collectives come first, because the groups of ranks that they show are used for the other collectives.
     for pool in sorted(pools, key=lambda pool: pool.collective not in SYMMETRIC):
         matcher.match(pool, pools[pool])
     return Matching(matcher.matched, list(dict.fromkeys(matcher.unmatched)))
 
 
 def _pools(events: Events) -> dict[_Pool, list[_Member]]:
-    """Return the members of each pool, in the order of their texts.
+    """Return the members of each pool; pools, and the members of a pool, are sorted by their `str`.
 
-    Without a communicator each stream of a rank is a member: a communicator has a stream of its own.
+    A member is a rank if the communicator is known. If not, it is a stream of a rank, because each communicator has a
+    stream of its own. Sends, receives and calls of an unknown collective are left out.
     """
     codes_of_pool: dict[_Pool, dict[tuple[Any, ...], list[int]]] = {}
     described = events.group_fields("process", "device", "stream", "collective", "communicator")
@@ -148,31 +163,34 @@ def _pools(events: Events) -> dict[_Pool, list[_Member]]:
 
 
 class _Matcher:
-    """The matched calls so far, and lines on those that were not matched."""
+    """Matches one pool after another, and collects the matched calls and lines about problems."""
 
     def __init__(self, events: Events, traces: Sequence[Trace], on_host: bool) -> None:
         self._events = events
         self._traces = traces
         self._on_host = on_host
-        # Groups of ranks, as symmetric collectives show them, each once.
+        # The groups of ranks between which symmetric collectives were matched, each group once.
         self._groups: dict[tuple[Location, ...], None] = {}
         self.matched: list[MatchedCalls] = []
         self.unmatched: list[str] = []
 
     def match(self, pool: _Pool, members: list[_Member]) -> None:
-        """Match the calls of one collective in one communicator, or in unknown ones."""
+        """Match the calls of a pool between its ranks, if there are several ranks."""
         if len({member.rank for member in members}) < 2:
             return
         if pool.communicator is not None and not self._is_reused(pool.communicator, members):
             self._match_by_communicator(pool, members)
             return
         if not self._match_by_times(pool.collective, members):
-            # Where the streams do not match one by one, all calls of a rank may.
+            # If the calls on single streams cannot be matched, those on all streams of a rank together may be.
             by_rank = _by_rank(self._events, members)
             self._match_by_times(pool.collective, by_rank, report_failure=True)
 
     def _is_reused(self, communicator: str, members: list[_Member]) -> bool:
-        """Return True if a name stands for several process groups, as more ranks use it than one group has."""
+        """Return True if a name stands for several process groups: if more ranks use it than the largest of them has.
+
+        Return False if any number of ranks is unknown.
+        """
         sizes = set()
         for _, rank_count, name in self._events.group_fields("ranks", "communicator"):
             if name == communicator:
@@ -180,9 +198,10 @@ class _Matcher:
         return None not in sizes and len(members) > max(sizes)
 
     def _match_by_communicator(self, pool: _Pool, members: list[_Member]) -> None:
-        """Match the calls of one communicator, by sequence numbers if all calls have one."""
+        """Match the calls of one communicator: by sequence numbers if all calls have one, else by order."""
         sequences = [self._events.arrays["sequence"].take(member.events) for member in members]
         if all((numbers != MISSING).all() for numbers in sequences):
+            # Calls that not all members have are left out.
             members = _in_all(members, sequences)
             if not len(members[0].events):
                 self.unmatched.append(f"the ranks show different calls of {pool.collective}")
@@ -190,7 +209,11 @@ class _Matcher:
         self._add(pool.collective, pool.communicator, members, is_certain=True)
 
     def _match_by_times(self, collective: str, members: list[_Member], report_failure: bool = False) -> bool:
-        """Find groups of ranks by their times, and match their calls by order; return True if there are some."""
+        """Find groups of members by their times, and match the calls of each group by order.
+
+        Return True if any calls were matched. `report_failure`: if no calls were matched, add lines on why to
+        `unmatched`.
+        """
         matched_before = len(self.matched)
         grouping = self._grouping(collective, members)
         for group in grouping.groups:
@@ -225,7 +248,10 @@ class _Matcher:
         return _Grouping(groups, reasons)
 
     def _grouping_of_equals(self, collective: str, members: list[_Member]) -> _Grouping:
-        """Return the groups of members with equally many calls; there are reasons if no two belong together."""
+        """Return the groups of members that all have equally many calls.
+
+        If no two members clearly belong together, return no groups and a reason. A single member is a group.
+        """
         if len(members) < 2:
             return _Grouping([members], [])
         if collective not in SYMMETRIC:
@@ -247,12 +273,16 @@ class _Matcher:
             ends_of_ranks = np.array([rank.ends for rank in times])
             if not _overlap(starts_of_ranks, ends_of_ranks):
                 reason = _NO_OVERLAP.format(collective)
+            # Ends on the host vary too much to show groups, so all members whose calls overlap are one group.
             elif self._on_host:
                 return _Grouping([members], [])
         return _Grouping([], [reason])
 
     def _complete_groups(self, members: list[_Member]) -> list[list[_Member]]:
-        """Return the groups of symmetric collectives whose ranks are all here; all members if there were no groups."""
+        """Return the members of each group that symmetric collectives showed, if all ranks of the group are members.
+
+        If symmetric collectives showed no groups, return all members as one group.
+        """
         if not self._groups:
             return [members]
         complete: list[list[_Member]] = []
@@ -263,9 +293,9 @@ class _Matcher:
         return complete
 
     def _add(self, collective: str, group: str | None, members: list[_Member], is_certain: bool = False) -> None:
-        """Add the calls of ranks that belong together, unless their numbers or times contradict that.
+        """Add the calls of ranks that belong together; if their numbers or times contradict that, only a line on why.
 
-        `is_certain`: the ranks belong together whatever their times, as their communicator shows.
+        `is_certain`: True if the communicator shows that the ranks belong together, whatever their times are.
         """
         if len({len(member.events) for member in members}) > 1:
             self.unmatched.append(f"the ranks show different numbers of {collective}")
@@ -296,12 +326,16 @@ class _Matcher:
             self._groups[tuple(ranks)] = None
 
     def _clocks_agree(self, collective: str, ranks: list[Location], starts: Integers, ends: Integers) -> bool:
-        """Return True if the times of ranks that should have one clock can be those of the same calls."""
+        """Return True if the times of ranks with one clock agree: if calls overlap, and end together.
+
+        Ends are compared only for symmetric collectives on devices, and only between traces: in one trace all times are
+        of the same clock for certain.
+        """
         if not _overlap(starts, ends):
             return False
         if self._on_host or collective not in SYMMETRIC or len({trace for trace, *_ in ranks}) == 1:
             return True
-        # For each call the shortest duration, in which all ranks are there, and how far apart the ranks end.
+        # The shortest duration of a call is that of the rank that joined last: the time with all ranks there.
         transfers = (ends - starts).min(axis=0)
         ends_apart = ends.max(axis=0) - ends.min(axis=0)
         most_apart = max(LEAST_APART_NS, ENDS_APART * float(np.median(transfers)))
@@ -312,12 +346,15 @@ class _Matcher:
         return self._events.number("start", events), self._events.ends(events)
 
     def _clock(self, rank: Location) -> str:
-        """Return the name of a rank's clock, which is its trace's own unless the trace names another."""
+        """Return the name of a rank's clock: the one that its trace names, else one that only this trace has."""
         clock = self._traces[rank[0]].clock
         return f"trace {rank[0]}" if clock is None else clock
 
     def _name(self, members: list[_Member]) -> str:
-        """Return a name for a group of ranks: their numbers, or those of their processes if a number is unknown."""
+        """Return a name for a group of ranks: their rank numbers, or their process ids if any rank number is unknown.
+
+        Such a name is "0, 1" or "processes 4242, 4243".
+        """
         numbers: list[int] = []
         processes: list[int] = []
         for member in members:
@@ -331,10 +368,11 @@ class _Matcher:
 
 
 def _overlap(starts: Integers, ends: Integers) -> bool:
-    """Return True if nearly all calls have begun on all ranks before they end on any.
+    """Return True if at least the share `MATCHED` of the calls had begun on all ranks before they ended on any rank.
 
-    `starts`, `ends`: a row per rank and a column per call. The last rank begins the first call at 4, before the first
-    rank ends it at 5, and the second call at 12, before 15:
+    `starts`, `ends`: a row for each rank and a column for each call. In the example the last rank begins the first call
+    at 4, before the first rank ends it at 5. The last rank begins the second call at 12, before the first rank ends it
+    at 15:
 
     >>> _overlap(np.array([[0, 10], [4, 12]]), np.array([[5, 15], [5, 15]]))
     True
@@ -346,7 +384,7 @@ def _overlap(starts: Integers, ends: Integers) -> bool:
 
 
 def _by_rank(events: Events, members: list[_Member]) -> list[_Member]:
-    """Return members with the calls on all streams of a rank, in order of time."""
+    """Return a member for each rank, with its calls on all streams in order of time."""
     streams: dict[Location, list[Integers]] = {}
     for member in members:
         streams.setdefault(member.rank, []).append(member.events)
@@ -354,11 +392,13 @@ def _by_rank(events: Events, members: list[_Member]) -> list[_Member]:
 
 
 def _in_all(members: list[_Member], sequences: list[Integers]) -> list[_Member]:
-    """Return members with only the calls whose sequence numbers all members have, in the order of these.
+    """Return the members with only the calls whose sequence numbers all members have, sorted by sequence number.
 
-    Several calls with one number, such as those of a group, are distinguished by their order.
+    Several calls of a member may have one number, such as the calls of a group. The first of them belongs to the first
+    of each other member, the second to the second, and so on.
 
-    Both members have the calls 2 and 3. These are the events 12 and 11 of the first, and 20 and 21 of the second:
+    In the example both members have the sequence numbers 2 and 3. These are the events 12 and 11 of the first member,
+    and the events 20 and 21 of the second member:
 
     >>> members = [_Member((0, 1, 0), np.array([10, 11, 12])), _Member((0, 2, 0), np.array([20, 21]))]
     >>> sequences = [np.array([1, 3, 2]), np.array([2, 3])]
@@ -379,7 +419,7 @@ def _in_all(members: list[_Member], sequences: list[Integers]) -> list[_Member]:
 
 
 def _numbered(numbers: Integers) -> Integers:
-    """Return a key for each call, equal for calls with the same sequence number and the same count of it before.
+    """Return a key for each call: its sequence number, and in the lower 32 bits how often that number occurs before it.
 
     >>> _numbered(np.array([5, 5, 7])).tolist() == [(5 << 32) + 0, (5 << 32) + 1, (7 << 32) + 0]
     True

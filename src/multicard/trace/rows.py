@@ -1,7 +1,8 @@
 """Rows of the activity tables, from the events of a capture.
 
-A function is called only for a capture that holds the events that its table requires (`Activity` in `tables`). A row
-names its trace by number; columns that it lacks are empty.
+The public functions that take a capture make the rows of one table each. They are called only for a capture that holds
+the events that the table requires (`Activity` in `tables`). A row has the number of its trace under "trace". If a row
+lacks a column, that column is empty in the table.
 """
 
 from collections import Counter
@@ -28,14 +29,14 @@ Rows = list[Row]
 # The fields of a group of events by name, as `Events.group_dicts` returns them.
 Group = dict[str, Any]
 
-# The trace and some fields of a group of events: what a row is about.
+# The number of the trace and some fields of a group of events. They identify what a row is about.
 Key = tuple[Any, ...]
 
-# The statistics of fewer values take less time than starting threads does.
+# The statistics of at least this many values are computed in threads. For fewer, starting threads would take longer.
 VALUES_WORTH_THREADS = 10_000
 
 DEVICE_COLUMNS = ("trace", "process", "device")
-# Values in nanoseconds become columns in seconds.
+# Statistics of durations, which are in nanoseconds and become columns in seconds; and statistics of sizes in bytes.
 TIME_STATISTICS = ("total", "mean", "median", "min", "max", "std")
 SIZE_STATISTICS = ("mean", "median", "min", "max", "std")
 
@@ -50,9 +51,10 @@ def _seconds(durations: Statistics) -> Row:
 
 
 def _summed(values: Grouped, events: Events, keys: Sequence[Key | None]) -> list[tuple[Key, Statistics]]:
-    """Return the statistics of the values of all groups that share a key, with the key.
+    """Return each key with the statistics of the values of all groups that have this key.
 
-    The order is that of the texts of the groups. `keys`: the key of each group, by code; None leaves the group out.
+    The keys are in the order of the groups, sorted by their `str`, in which they first occur. `keys`: the key of each
+    group, by code. A group is left out if its key is None or it has no values.
     """
     codes_of_key: dict[Key, list[int]] = {}
     for code in sorted(range(len(events.groups)), key=lambda code: str(events.groups[code])):
@@ -73,17 +75,19 @@ def _summed(values: Grouped, events: Events, keys: Sequence[Key | None]) -> list
 def _sorted_rows(sums: Iterable[tuple[Key, Statistics]], *columns: str) -> Rows:
     """Return rows of keys (trace, process, then `columns`) and statistics, longest total first within a process."""
 
-    def rank(item: tuple[Key, Statistics]) -> tuple[int, str, int]:
+    def order(item: tuple[Key, Statistics]) -> tuple[int, str, int]:
         key, durations = item
         trace, process, *_ = key
         return trace, str(process), -durations.total
 
     names = ("trace", "process", *columns)
-    return [dict(zip(names, key, strict=True)) | _seconds(durations) for key, durations in sorted(sums, key=rank)]
+    return [dict(zip(names, key, strict=True)) | _seconds(durations) for key, durations in sorted(sums, key=order)]
 
 
 def phases(capture: CapturedEvents) -> Rows:
-    """Return a row for each step and each phase, in order of time; `start_s` counts from the first of its trace.
+    """Return a row for each step and each phase, process by process and in order of time within a process.
+
+    `start_s` counts from the first step or phase of the same trace.
 
     Raises `CannotTell` if nothing marks steps or phases.
     """
@@ -102,14 +106,16 @@ def phases(capture: CapturedEvents) -> Rows:
 
 
 def _begins_in_steps(row: Row, capture: CapturedEvents) -> bool:
+    """Return True if a step or phase begins between the start of the first step and the end of the last one."""
     first, last = capture.marks.window(row["trace"], row["process"])
     return bool(first <= row["start"] < last)
 
 
 def sums(kind: str, fields: Mapping[str, str]) -> Callable[[CapturedEvents], Rows]:
-    """Return a function that makes the statistics of durations of a kind of events, per process and some fields.
+    """Return a function that makes rows with statistics of the durations of a kind of events.
 
-    `fields`: the fields of the events' groups, by column of the table.
+    There is a row for each process and each combination of values of the fields. `fields`: for each column of the table
+    the field of the events' groups that it shows.
     """
 
     def make(capture: CapturedEvents) -> Rows:
@@ -121,9 +127,10 @@ def sums(kind: str, fields: Mapping[str, str]) -> Callable[[CapturedEvents], Row
 
 
 def launches(capture: CapturedEvents) -> Rows:
-    """Return a row for each device: from launching calls to kernels.
+    """Return a row for each device, on the delay between launching calls and the starts of their kernels.
 
-    The latency counts from the start of the call, the queue delay from its end.
+    The latency counts from the start of the call, and the queue delay from its end, so that it may be negative. A
+    device without any kernel whose call was recorded has a row without delays.
     """
     kernels = capture.required("kernels")
     rows = []
@@ -150,7 +157,10 @@ def _delays(name: str, nanoseconds: Integers) -> Row:
 
 
 def _communication(capture: CapturedEvents) -> Events:
-    """Return the communication kernels of a capture that holds kernels."""
+    """Return the communication kernels of a capture that holds kernels.
+
+    Raises `KeyError` if it holds none.
+    """
     if capture.communication is None:
         raise KeyError("communication")
     return capture.communication
@@ -184,9 +194,10 @@ def message_sizes(capture: CapturedEvents) -> Rows:
 
 
 def memory_operations(capture: CapturedEvents) -> Rows:
-    """Return a row for each device, direction and kind of host memory: copies and fills, with their bytes.
+    """Return a row for each device, operation and kind of host memory: the times and bytes of copies and fills.
 
-    The columns of bytes are empty where no size was recorded. Bandwidth is bytes over total time.
+    The columns of bytes are empty if no size of the row's operations was recorded. The bandwidth is the sum of the
+    recorded sizes divided by the total time of all operations of the row; it is None if that time is 0.
     """
     memory = capture.required("memory")
     fields = ("device", "operation", "host_memory")
@@ -207,11 +218,11 @@ def memory_operations(capture: CapturedEvents) -> Rows:
 
 
 def stragglers(capture: CapturedEvents) -> Rows:
-    """Return a row for each collective, group of ranks and rank: how long it waited for the others.
+    """Return a row for each collective, group of ranks and rank: how long the rank waited for the other ranks.
 
-    Collectives that could not be matched between ranks become notices of the capture.
+    If some collectives could be matched between ranks, lines about those that could not become notices of the capture.
 
-    Raises `CannotTell` if none could be matched.
+    Raises `CannotTell` if no collective could be matched.
     """
     calls, unmatched = capture.matching
     if calls:
@@ -232,10 +243,11 @@ def _why_no_stragglers(capture: CapturedEvents) -> str:
 
 @dataclass(frozen=True)
 class _Share:
-    """A share of summed time: the part that some events of a kind have in all of them.
+    """A share of summed time: the time of some events of a kind, divided by the time of all events of that kind.
 
-    `total`: the words for all of them, as NVIDIA's own report of that kind counts them. `fields`: beside the process,
-    what each share is of.
+    `total`: describes the divisor, which is the one that NVIDIA's own report on that kind uses. `fields`: there is one
+    share for each process and each combination of values of these fields. `is_part`: returns True for the groups of
+    events whose time is divided.
     """
 
     name: str
@@ -273,7 +285,10 @@ def shares(capture: CapturedEvents) -> Rows:
 
 
 def _share_rows(share: _Share, events: Events) -> Rows:
-    """Return a row for each process and value of the share's fields, in the order of their texts."""
+    """Return a row for each process and combination of values of the share's fields, sorted by the `str` of these.
+
+    The ratio is None if the total time is 0.
+    """
     part_ns: Counter[Location] = Counter()
     total_ns: Counter[Location] = Counter()
     keys = events.group_fields("process", *share.fields)

@@ -11,8 +11,9 @@ from typing import Any
 from multicard.core.errors import TraceError
 from multicard.core.text import printable
 
+# A query waits at most this long for another program to release its lock.
 LOCK_WAIT_S = 2.0
-# SQLite limits the length of a query.
+# A query lists at most this many ids, because SQLite limits the length of a query.
 IDS_PER_QUERY = 500
 
 
@@ -20,8 +21,10 @@ IDS_PER_QUERY = 500
 class BatchSizes:
     """How much of a file is read at a time.
 
-    `rows`: of the answer to a query. `page_bytes`: of pages that are read without SQLite; fewer cost more calls, more
-    do not fit a core's cache. `batches_per_part`: how many such batches one thread reads before others may go on.
+    `rows`: number of rows of a query's answer that make a batch. `page_bytes`: number of bytes that make a batch where
+    pages are read without SQLite (`sqlite_pages`). With smaller batches there are more calls, and larger ones do not
+    fit a core's cache. `batches_per_part`: number of such batches that make a part of a table; one thread reads a whole
+    part.
     """
 
     rows: int = 32768
@@ -33,7 +36,7 @@ DEFAULT_BATCH_SIZES = BatchSizes()
 
 
 class SqliteFile:
-    """A database that is only read; `tables` holds the names of the columns of each table.
+    """An SQLite database that is only read; `tables` holds the names of the columns, by name of the table.
 
     Every method raises `TraceError` if the file is not a sound database, or another program has locked it.
     """
@@ -49,7 +52,10 @@ class SqliteFile:
 
     @contextmanager
     def named(self) -> Iterator[None]:
-        """Turn errors of the block, which reads rows or computes with them, into a `TraceError` that names the file."""
+        """Turn an error of the block into a `TraceError` that names the file.
+
+        The block reads rows or computes with their values.
+        """
         try:
             yield
         except (sqlite3.Error, OSError) as error:
@@ -61,7 +67,8 @@ class SqliteFile:
         except OverflowError as error:
             raise TraceError(f"{self.path}: cannot be read: found a number of more than 64 bits") from error
         except (ValueError, TypeError, struct.error) as error:
-            # SQLite stores any type in any column, so that a computation may fail on any value.
+            # SQLite stores values of any type in any column, so a computation may fail on any value. An error that this
+            # project raised itself, such as `refuse_absurd` does, begins with "found" and needs no explanation.
             problem = str(error)[:300]
             if not problem.startswith("found"):
                 problem = f"found a value of an unexpected type: {problem}"
@@ -72,7 +79,7 @@ class SqliteFile:
         return [row for rows in self.batches(query, *values) for row in rows]
 
     def batches(self, query: str, *values: Any) -> Iterator[list[tuple[Any, ...]]]:
-        """Yield the rows of a query, many at a time. Bytes of a text that are not UTF-8 are replaced."""
+        """Yield the rows of a query in batches. Bytes of a text that are not UTF-8 are replaced."""
         with self.named(), closing(sqlite3.connect(self._uri, uri=True, timeout=LOCK_WAIT_S)) as connection:
             connection.text_factory = lambda text: text.decode("utf-8", "replace")
             cursor = connection.execute(query, values)
@@ -80,7 +87,10 @@ class SqliteFile:
                 yield rows
 
     def texts(self, ids: Iterable[int | None]) -> dict[int, str]:
-        """Return the strings of an export of Nsight Systems by their ids; those that do not exist are left out."""
+        """Return the strings that an export of Nsight Systems holds in its table StringIds, by id.
+
+        Left out are ids that are None or not in the table, and ids without a string.
+        """
         wanted = sorted({number for number in ids if number is not None})
         texts: dict[int, str] = {}
         for begin in range(0, len(wanted), IDS_PER_QUERY):

@@ -6,13 +6,14 @@ of a file is fixed: https://www.sqlite.org/fileformat2.html. In short:
 - A file is a list of pages of one size, numbered from 1. A table is a tree of pages: interior pages name their child
   pages, leaf pages hold the rows.
 - A page begins with a header: its type in byte 0, the number of its cells in bytes 3 and 4, and in bytes 8 to 11 of an
-  interior page the rightmost child. Two bytes for each cell follow: where the cell begins, counted from the page.
+  interior page the number of the rightmost child. A list of pointers follows, two bytes for each cell: the offset of
+  the cell from the beginning of the page.
 - A cell of a leaf page is a row: the size of its record, the row id, the record. The first two are numbers of varying
   length (`_after_varint`).
-- A record begins with its header: the header's length, and the type of each column. The values follow. All of these
-  header numbers are single bytes in tables of integers, which is the only form that this module reads.
+- A record begins with its header: the header's length, and the type of each column. The values follow. In tables of
+  integers each number of the header is a single byte. This module reads only such tables.
 
-A table or part of it that has any other form, damaged ones among them, is left to SQLite.
+If a table, or a part of it, has another form or is damaged, SQLite reads it instead.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -26,17 +27,21 @@ from multicard.trace.encoding import EMPTY, encode
 from multicard.trace.model import Integers
 from multicard.trace.sqlite_file import BatchSizes, SqliteFile
 
+# Types of pages, and the length of the header of each.
 INTERIOR_PAGE = 5
 LEAF_PAGE = 13
 PAGE_HEADER_BYTES = {INTERIOR_PAGE: 12, LEAF_PAGE: 8}
+# A table whose tree has more levels than this is left to SQLite.
 DEEPEST_TREE = 20
 
 # The bytes that a value takes in a record, indexed by its type. Types from 12 on are texts and blobs.
 VALUE_BYTES = (0, 1, 2, 3, 4, 6, 8, 8, 0, 0, 0, 0, *((value_type - 12) // 2 for value_type in range(12, 128)))
-# Types of integers: six that store the value, and three that are the value. Type 7 is a floating-point number.
+# Types of integers. Types 1 to 6 have the value stored in the record. Types 0, 8 and 9 have no stored value, since they
+# mean an empty cell, 0 and 1. Type 7 is a floating-point number, which this module does not read.
 STORED_INTEGER_TYPES = range(1, 7)
 CONSTANT_TYPES = {0: EMPTY, 8: 0, 9: 1}
-# A number of several bytes has the highest bit set in all but the last. Types below are a single byte.
+# In a number of varying length, every byte but the last has the highest bit set, so it is at least 128. A number below
+# 128 is a single byte.
 FIRST_LONG_VARINT = 128
 
 Columns = dict[str, Integers]
@@ -48,14 +53,17 @@ class _UnknownForm(Exception):
 
 
 class _Part(NamedTuple):
-    """Consecutive leaf pages of a table, in batches, and the SQL condition that its rows alone meet."""
+    """Consecutive leaf pages of a table, in batches, and the SQL condition that only the rows on these pages meet."""
 
     batches: list[Integers]
     condition: str
 
 
 class _Cells(NamedTuple):
-    """The cells of some pages: for each the position of its page among these, and the offset where it begins."""
+    """The cells of some pages, which `_TablePages._read` returned one after another.
+
+    `page`: for each cell the position of its page among these pages. `begin`: the offset of the cell in what was read.
+    """
 
     page: Integers
     begin: Integers
@@ -64,9 +72,9 @@ class _Cells(NamedTuple):
 class _RecordForm(NamedTuple):
     """Where records with one header keep the wanted columns; offsets count from the header's first byte.
 
-    `begins`: offset of each column's value. `shifts`: by how many bits the eight bytes from there exceed the value.
-    `constants`: the value of a column whose type is the value, None where it is stored. `end`: offset behind the last
-    column that is wanted.
+    `begins`: offset of each column's value. `shifts`: number of bits by which the eight bytes from there must be
+    shifted right to leave the value. `constants`: the value of a column whose type means a value, None if the value is
+    stored. `end`: offset behind the value of the last wanted column.
     """
 
     begins: list[int]
@@ -76,9 +84,9 @@ class _RecordForm(NamedTuple):
 
 
 def integer_columns(database: SqliteFile, table: str, names: Sequence[str]) -> list[ColumnReader]:
-    """Return readers of some columns of a table, one for each part of its rows; threads may call them at once.
+    """Return a reader for each part of a table's rows; several threads may call readers at the same time.
 
-    A reader yields batches of rows: arrays by column name, with `EMPTY` where a cell is empty.
+    A reader yields batches of rows: an array for each of the columns `names`, with `EMPTY` where a cell is empty.
     """
 
     def read_by_sqlite(condition: str) -> Iterator[Columns]:
@@ -93,7 +101,8 @@ def integer_columns(database: SqliteFile, table: str, names: Sequence[str]) -> l
         return [partial(read_by_sqlite, "TRUE")]
 
     def read_part(part: _Part) -> Iterator[Columns]:
-        # All batches are read before the first is handed out, so that no row comes twice where a page is refused.
+        # All batches are read before the first one is returned. If SQLite had to take over after that, it would yield
+        # the rows of the first batches again.
         try:
             return iter([pages.columns(batch) for batch in part.batches])
         except (_UnknownForm, IndexError):
@@ -106,13 +115,13 @@ def _split(pages: "_TablePages", sizes: BatchSizes) -> list[_Part]:
     """Divide a table into parts."""
     leaves = pages.leaves()
     table_bytes = len(leaves) * pages.page_bytes
-    # Rounded up, but every batch must have a page.
+    # The number is rounded up, but it is at most the number of pages, so that no batch is empty.
     batch_count = min(len(leaves), -(-table_bytes // sizes.page_bytes))
     batches = np.array_split(leaves, batch_count)
     part_begins = range(0, len(batches), sizes.batches_per_part)
     batches_of_parts = [batches[begin : begin + sizes.batches_per_part] for begin in part_begins]
 
-    # Row ids grow from page to page, so the first one of each part bounds the part before.
+    # Row ids grow from page to page, so the first row id of a part is the upper bound of the part before it.
     bounds = ["TRUE"]
     for batches_of_part in batches_of_parts[1:]:
         first_page = int(batches_of_part[0][0])
@@ -125,14 +134,15 @@ def _split(pages: "_TablePages", sizes: BatchSizes) -> list[_Part]:
 class _TablePages:
     """The pages of one table, and how the wanted columns lie in its records.
 
-    Every method raises `_UnknownForm` or `IndexError` where the pages have another form than expected.
+    Every method raises `_UnknownForm` or `IndexError` if the pages have another form than this module reads.
     """
 
     def __init__(self, database: SqliteFile, table: str, names: Sequence[str]) -> None:
         self._path = database.path
         self._names = names
         columns = database.ask('SELECT name, pk OR "hidden" FROM pragma_table_xinfo(?)', table)
-        # Generated columns and those that stand for the row id are not stored where their position would be.
+        # Generated columns, and primary keys that are another name of the row id, are not stored at their position in a
+        # record.
         if any(is_special for _, is_special in columns):
             raise _UnknownForm
         column_names = [name for name, _ in columns]
@@ -140,21 +150,25 @@ class _TablePages:
         ((self._root,),) = database.ask("SELECT rootpage FROM sqlite_master WHERE type = 'table' AND name = ?", table)
         self.page_bytes = self._read_page_bytes()
         self._page_count = self._path.stat().st_size // self.page_bytes
-        # A record that does not fit its page keeps at least these bytes there, and continues on pages of its own.
-        # The format's own bound is a little higher (section 1.6, "M").
+        # A record that does not fit on its page continues on other pages. At least this many of its bytes are on its
+        # own page; the bound that the format states is a little higher (section 1.6, "M").
         self._undivided_bytes = (self.page_bytes - 12) * 32 // 255 - 40
         self._record_forms: dict[tuple[int | None, ...], _RecordForm] = {}
 
     def _read_page_bytes(self) -> int:
-        """Return the size of a page, as the header of the file states it."""
+        """Return the size of a page, as the header of the file states it.
+
+        Raises `_UnknownForm` if the file alone does not hold the current content of the database.
+        """
         with self._path.open("rb") as file:
             header = file.read(100)
         if len(header) < 100:
             raise _UnknownForm
         size = int.from_bytes(header[16:18], "big")
         page_bytes = 65536 if size == 1 else size
-        # Bytes 18 and 19 are 1 where changes are not kept in a log beside the file; byte 20 counts bytes at the end of
-        # each page that hold no rows. A rollback journal would hold pages of an unfinished change.
+        # Bytes 18 and 19 are 1 if changes are written to the file itself, and not to a log beside it. Byte 20 is the
+        # number of bytes at the end of each page that hold no rows. A rollback journal exists while a change is
+        # unfinished, and holds pages as they were before.
         has_own_changes = header[18:20] == b"\x01\x01" and header[20] == 0
         journal = self._path.with_name(f"{self._path.name}-journal")
         if not has_own_changes or page_bytes < 512 or journal.exists():
@@ -178,7 +192,8 @@ class _TablePages:
         content = self._read(pages)
         cells = self._cells(content, INTERIOR_PAGE)
         positions = np.arange(len(pages))
-        # A cell begins with the number of its child. The rightmost child, which the header names, comes after those.
+        # A cell begins with the number of its child page. The header has the number of the rightmost child, which comes
+        # after all of these.
         rightmost = positions * self.page_bytes + 8
         parent = np.concatenate((cells.page, positions))
         child = _number_at_each_byte(content, ">u4")[np.concatenate((cells.begin, rightmost))]
@@ -199,7 +214,7 @@ class _TablePages:
         return row
 
     def columns(self, pages: Integers) -> Columns:
-        """Return the columns of the rows on some leaf pages."""
+        """Return the wanted columns of all rows on some leaf pages."""
         content = self._read(pages)
         cells = self._cells(content, LEAF_PAGE)
         row_ids = _after_varint(content, cells.begin)
@@ -234,7 +249,7 @@ class _TablePages:
         return columns
 
     def _record_forms_of(self, content: Integers, records: Integers) -> tuple[Integers, list[_RecordForm]]:
-        """Return the code of each record's form, and the form of each code."""
+        """Return a code for each record, and the form of the records of each code; `records` has their offsets."""
         # A record begins with the length of its header, a byte, and the types of its columns, a byte each. The rows of
         # a table have few different headers. To find these, types are compared eight at a time, as one 64-bit word.
         header_lengths = content[records].astype(np.int64)
@@ -247,6 +262,7 @@ class _TablePages:
         if types_in_last_word:
             words[-1] &= (1 << 8 * types_in_last_word) - 1
 
+        # `encode` numbers the distinct headers, and returns the number of each record's header.
         codes, headers = encode([*words, header_lengths])
         for header in headers:
             if header not in self._record_forms:
@@ -254,8 +270,12 @@ class _TablePages:
         return codes.astype(np.intp), [self._record_forms[header] for header in headers]
 
     def _record_form(self, type_count: int, header: tuple[int | None, ...]) -> _RecordForm:
-        """Return the form of records whose header is these words of types, followed by the header's length."""
-        # `encode` returns None for the number that stands for an empty cell, which no known types make.
+        """Return the form of records with this header.
+
+        `header`: the types as 64-bit words of eight types each, and then the length of the header. `type_count`: number
+        of columns up to the last wanted one; types of later columns are ignored.
+        """
+        # `encode` returns None for the number `EMPTY`. As a word, this number does not consist of known types.
         numbers = [number for number in header if number is not None]
         if len(numbers) < len(header):
             raise _UnknownForm
@@ -283,7 +303,7 @@ class _TablePages:
         )
 
     def _cells(self, content: Integers, page_type: int) -> _Cells:
-        """Return the cells of pages of one type, whose contents follow one another."""
+        """Return the cells of pages of one type; `content` is what `_read` returned for these pages."""
         page_count = len(content) // self.page_bytes
         page_begins = np.arange(page_count) * self.page_bytes
         if (content[page_begins] != page_type).any():
@@ -296,8 +316,8 @@ class _TablePages:
         if (pointer_ends > self.page_bytes).any():
             raise _UnknownForm
 
-        # A rectangle of pointers, a row for each page, as wide as the longest list: a shorter list runs into other
-        # bytes of its page, which are not used.
+        # The pointers are a rectangle with a row for each page, as wide as the longest list of pointers. For a page
+        # with a shorter list, the rest of the row holds other bytes of the page, which are not used.
         longest = int(cell_counts.max(initial=0))
         page_rows = content[: page_count * self.page_bytes].reshape(-1, self.page_bytes)
         pointer_bytes = np.ascontiguousarray(page_rows[:, header_bytes : header_bytes + 2 * longest])
@@ -313,8 +333,11 @@ class _TablePages:
         return _Cells(page_of_cell, begins[is_used])
 
     def _read(self, pages: Integers) -> Integers:
-        """Return the content of some pages, one after another, and eight bytes more, so that eight follow each byte."""
-        # Page 1 begins with the header of the file, so it is never one of these.
+        """Return the bytes of some pages, one page after another, and then eight zeros.
+
+        The zeros allow reading eight bytes from any offset in the pages.
+        """
+        # Page 1 begins with the header of the file, so it is never a page of one of these tables.
         if (pages < 2).any() or (pages > self._page_count).any():
             raise _UnknownForm
         # Pages that follow each other in the file are read at once.
@@ -334,7 +357,10 @@ class _TablePages:
 
 
 def _of_row(values: Integers, codes: Integers) -> Integers:
-    """Return the value of each row's code, or a single value where all codes have the same, which saves an array."""
+    """Return for each row the value of its code; `values` are by code.
+
+    If all values are equal, return an array of only one, which NumPy applies to all rows. That saves a large array.
+    """
     if (values == values[0]).all():
         return values[:1]
     return values.take(codes)
@@ -353,11 +379,12 @@ def _number_at_each_byte(content: Integers, dtype: str) -> Integers:
 
 
 def _after_varint(content: Integers, begins: Integers) -> Integers:
-    """Return the offsets behind the numbers of varying length that begin at some offsets.
+    """Return for each number of varying length the offset behind it; `begins` are the offsets of the numbers.
 
-    The highest bit of a byte is set if another one follows. A number has at most nine bytes.
+    The highest bit of a byte is set if another byte follows. A number has at most nine bytes.
 
-    The number at offset 0 has one byte, and that at offset 1 two, as 129 has the highest bit set:
+    In the example the number at offset 0 has one byte. The number at offset 1 has two bytes, because its first byte,
+    129, has the highest bit set:
 
     >>> _after_varint(np.array([5, 129, 7], np.uint8), np.array([0, 1])).tolist()
     [1, 3]
@@ -366,7 +393,7 @@ def _after_varint(content: Integers, begins: Integers) -> Integers:
     ends = begins
     for byte_count in range(1, 10):
         if continues.all():
-            # Most numbers of a batch have one length, so that no number has ended yet, and none needs its own offset.
+            # No number has ended yet, so all have the same length so far. In most batches all numbers have one length.
             last_byte = content[byte_count - 1 :].take(begins)
             continues = last_byte >= FIRST_LONG_VARINT
             ends = begins + byte_count

@@ -1,4 +1,4 @@
-"""Statistics of millions of values in groups, exact to the last unit."""
+"""Statistics of millions of integers in groups. Totals are summed as integers, so they are exact."""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -9,7 +9,8 @@ import numpy as np
 from multicard.core.system import in_parallel
 from multicard.trace.model import Integers
 
-# Values per block of a sum of squares. For more, BLAS starts threads, which wait for each other where cores are busy.
+# Values per block of a sum of squares. For larger blocks BLAS starts threads, which wait for each other if cores are
+# busy.
 _BLOCK = 1 << 13
 # Values per block of `Grouped`: as many as fit into a core's cache.
 _SORTED_BLOCK = 1 << 17
@@ -17,7 +18,11 @@ _SORTED_BLOCK = 1 << 17
 
 @dataclass(frozen=True)
 class Statistics:
-    """Statistics of some integers, in their unit; `std` is the sample standard deviation, None for one value."""
+    """Statistics of some integers.
+
+    `calls` is their number. All others are in the unit of the integers. `std` is the sample standard deviation, None
+    for a single value.
+    """
 
     calls: int
     total: int
@@ -62,7 +67,7 @@ def _squared_deviations(values: Integers, mean: float) -> float:
     >>> _squared_deviations(np.array([2, 4, 9]), 5.0)
     26.0
     """
-    # Block by block, as a float copy of all values would be the largest array of the whole analysis.
+    # It is computed block by block, because a copy of all values as floats would be the largest array of the analysis.
     squares = 0.0
     for start in range(0, len(values), _BLOCK):
         deviations = values[start : start + _BLOCK] - mean
@@ -71,7 +76,7 @@ def _squared_deviations(values: Integers, mean: float) -> float:
 
 
 class Grouped:
-    """Values by group: they are cut into blocks, and in each block those of the same group are side by side.
+    """Values by group. They are divided into blocks, and within a block the values of a group are stored side by side.
 
     >>> durations = Grouped(code=np.array([0, 1, 0]), values=np.array([10, 20, 30]))
     >>> durations.of([0]).tolist(), 2 in durations, len(durations)
@@ -107,7 +112,7 @@ class Grouped:
         return group in self._pieces
 
     def of(self, groups: Iterable[int]) -> Integers:
-        """Return all values of some groups, of which at least one has some."""
+        """Return all values of some groups; at least one of these groups must have values."""
         pieces: list[Integers] = []
         for group in groups:
             pieces += self._pieces[group]

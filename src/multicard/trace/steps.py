@@ -16,14 +16,14 @@ from multicard.trace.model import DEVICE, HOST, Integers, Steps, Trace
 
 STEP = "step"
 
-# Part of a device's activity whose launching calls must be recorded for its own steps to be computed from them.
+# The steps of a device are computed from launching calls only if at least this share of the calls was recorded.
 LEAST_RECORDED_SHARE = 0.9
 
-# A range may seem to begin this much before the one that it touches ends: floats of microseconds since 1970 are
-# multiples of a quarter.
+# A range may seem to begin up to this many nanoseconds before the range that it follows ends. The reason is rounding:
+# microseconds since 1970, stored as floats, are multiples of a quarter.
 ROUNDING_NS = 1000
 
-# Ranges around the first steps of a program, or around each of them, which it does not measure itself.
+# Names of ranges around steps that warm up, which the program itself does not measure: around all of them or each one.
 _WARM_UP = re.compile(
     r"(?:train(?:ing)?[ _-]?)?warm[ _-]?up(?:[ _-]?(?:step|iteration|iter|batch|phase|loop|run)s?)?[ _#:-]*\d*",
     re.IGNORECASE,
@@ -32,12 +32,12 @@ _WARM_UP = re.compile(
 # Start and end in nanoseconds, the end not included.
 Window = tuple[int, int]
 ALWAYS: Window = (-(1 << 62), 1 << 62)
-# Stands for the unrecorded call of what was launched before the first step.
+# Stands in for the start of an unrecorded call that launched something before the first step.
 LONG_AGO = ALWAYS[0]
 
 
 def mark_of(name: str) -> str | None:
-    """Return what a range of this name marks, whatever its capitals: `STEP` or one of `PHASES`; None if neither.
+    """Return what a range of this name marks: `STEP`, one of `PHASES`, or None. Upper and lower case are the same.
 
     >>> mark_of("Forward"), mark_of("step"), mark_of("forward_hook")
     ('forward', 'step', None)
@@ -47,7 +47,7 @@ def mark_of(name: str) -> str | None:
 
 
 def is_warm_up(name: str) -> bool:
-    """Return True if a range of this name is around steps that warm up.
+    """Return True if a range of this name is around one or more steps that warm up.
 
     >>> [is_warm_up(name) for name in ("Warm-up Step 2", "warmup", "Training Warm-Up", "lr_warmup_scheduler")]
     [True, True, True, False]
@@ -56,28 +56,36 @@ def is_warm_up(name: str) -> bool:
 
 
 def warms_up(start: int, end: int, warm_up: Sequence[Window]) -> bool:
-    """Return True if a step warms up: if its middle lies in one of the ranges `warm_up`.
+    """Return True if a step warms up: if its middle lies in one of the windows `warm_up`.
 
-    The middle, since steps that reach from one update of the weights to the next begin as the one before ends.
+    The middle is compared and not the start, because steps may be found that reach from one update of the weights to
+    the next. Such a step begins as the step before it ends, so the first step after the warm-up may begin inside
+    the warm-up.
     """
     middle = (start + end) // 2
     return any(first <= middle < last for first, last in warm_up)
 
 
 def launched_before(first_step: Window, call: Integers, start: Integers, stream: Integers) -> npt.NDArray[np.bool_]:
-    """Return which activities of a device were launched before the first step, though their calls were not recorded.
+    """Return True for each activity that was launched before the first step by a call that was not recorded.
 
-    First, those that began before that step. Second, what the device still had to do as calls began to be recorded,
-    which may take it longer than the step takes the host. A stream works in the order of the calls, so all of it comes
-    before the stream's first activity whose call was recorded. That there is such work shows where some of it begins
-    after the first recorded call. If this call comes after the first step, calls of steps are missing, and nothing can
-    be inferred from that.
+    An activity whose call was not recorded was launched before the first step in two cases:
 
-    `first_step`: its start and end on the host. `call`, `start`, `stream`: of each activity when its launching call
-    began, or `UNKNOWN`; when it began itself; and the number of its stream, counted from 0.
+    1. The activity began on the device before the first step began on the host.
+    2. The activity was still queued on its stream when the recording of calls began. A stream works in the order of the
+       calls, so the activity began before the first activity of the stream whose call was recorded. This is concluded
+       only for a stream that lags behind the host: if one such activity began after the first recorded call of the
+       device. The queued work may take the device longer than the first step takes the host.
 
-    The first step lasts from 10 to 20. On a stream that lags, work begins at 5, 15 and 30, and the first call that was
-    recorded, at 12, is that of the work at 40. So the work at 5 and all before 40 is older than the steps:
+    If the first recorded call comes after the first step, calls of that step are missing. Then only case 1 applies,
+    because an activity of case 2 may belong to a step.
+
+    `first_step`: its start and end on the host. `call`: for each activity, when its launching call began, or `UNKNOWN`.
+    `start`: when the activity itself began. `stream`: the number of its stream, counted from 0.
+
+    In the example the first step lasts from 10 to 20. Of four activities on one stream, only the call of the last one
+    was recorded; that call began at 12. The activity at 5 began before the first step. The activities at 15 and 30
+    began before the last activity and after 12, so they were queued when the recording began:
 
     >>> call = np.array([UNKNOWN, UNKNOWN, UNKNOWN, 12])
     >>> start = np.array([5, 15, 30, 40])
@@ -89,12 +97,13 @@ def launched_before(first_step: Window, call: Integers, start: Integers, stream:
     is_early = is_unknown & (start < step_start)
     if is_early.all() or is_unknown.all():
         return is_early
+    # `UNKNOWN` is above all times, so the least value is the first call that was recorded.
     first_call = call.min()
     if first_call >= step_end:
         return is_early
 
-    # For each stream the start of its first activity whose call was recorded. A stream without any such activity is
-    # compared with the first one of the device.
+    # For each stream the start of its first activity whose call was recorded. A stream without such an activity gets
+    # the start of the first such activity of the device.
     recorded_starts = start[~is_unknown]
     stream_count = int(stream.max()) + 1
     never = np.iinfo(np.int64).max
@@ -103,7 +112,7 @@ def launched_before(first_step: Window, call: Integers, start: Integers, stream:
     first_recorded[first_recorded == never] = recorded_starts.min()
 
     is_before_recorded = is_unknown & (start < first_recorded[stream])
-    # A stream lags if it still had such work to do when calls were recorded.
+    # A stream lags if such work of it began after the first call had been recorded.
     shows_lag = is_before_recorded & (start >= first_call)
     stream_lags = np.zeros(stream_count, bool)
     stream_lags[stream[shows_lag]] = True
@@ -111,18 +120,21 @@ def launched_before(first_step: Window, call: Integers, start: Integers, stream:
 
 
 def steps_on_device(steps: Steps, call: Integers, end: Integers) -> Steps:
-    """Return steps as a device of the process ran them; those of the host where too few launches were recorded.
+    """Return the steps as a device of the process ran them; `steps` itself if too few launching calls were recorded.
 
-    A step begins when the host has begun it and the device has done all that was launched before; it ends when the
-    host has ended it and the device has done all that was launched until then. So where the host begins a step as it
-    ends the one before, the device does too. These are the moments that CUDA events would take that the host records as
-    it begins and ends the step, if all of this activity is on one stream (CUDA Runtime API, cudaEventRecord).
+    On the device a step begins when the host has begun it and the device has done all work that was launched before
+    that moment. It ends when the host has ended it and the device has done all work that was launched until then. So if
+    the host begins a step at the moment at which it ends the step before, the device does too. CUDA events that the
+    host records as it begins and ends the step show these moments, if all of this work is on one stream (CUDA Runtime
+    API, cudaEventRecord).
 
-    `steps` are those of the host; `call` and `end` of the activity that steps wait for: when its launching call began,
-    or `UNKNOWN`, and when it ended. `LONG_AGO` is the call of what was launched before the first step: that
-    step waits for it, and it does not count where launches must be recorded.
+    `steps`: the steps of the host. `call`: for each activity that steps wait for, when its launching call began;
+    `UNKNOWN` if the call was not recorded, and `LONG_AGO` if it is known to come before the first step. `end`: when the
+    activity ended. The first step begins only after the activities of `LONG_AGO` have ended. These are left out of the
+    share of recorded calls, which must be at least `LEAST_RECORDED_SHARE`.
 
-    The host begins a step at 0 and ends it at 10; the device works until 25 on what it launched at 5:
+    In the example the host begins a step at 0, launches work at 5 and ends the step at 10. The device has done this
+    work at 25:
 
     >>> host = Steps(np.array([0]), np.array([10]))
     >>> device = steps_on_device(host, call=np.array([5]), end=np.array([25]))
@@ -138,7 +150,8 @@ def steps_on_device(steps: Steps, call: Integers, end: Integers) -> Steps:
         end = end[is_recorded]
     # Start and end of the first step, start and end of the second, and so on: in the example 0, 10.
     host_moments = np.column_stack((steps.starts, steps.ends)).ravel()
-    # How many of the host's moments had passed at each launch: at 5 it was 1, so that the work counts to the moment 10.
+    # The number of the host's moments that had passed at each launch. In the example it is 1 at the launch at 5, so the
+    # work delays the moment with the index 1, which is 10.
     moments_passed = np.searchsorted(host_moments, call, side="right")
     latest_end = np.full(len(host_moments) + 1, LONG_AGO)
     np.maximum.at(latest_end, moments_passed, end)
@@ -164,12 +177,12 @@ class _Mark(NamedTuple):
 
 
 class Marks:
-    """Steps and phases that the processes of a capture marked by ranges."""
+    """Steps and phases of the processes of a capture: as ranges mark them, or, for steps, as the traces hold them."""
 
     def __init__(self, ranges: Events | None, traces: Sequence[Trace] = ()) -> None:
         """Take the ranges, with process, name, thread, start and duration.
 
-        Steps that were found in `traces` count instead of those that ranges mark.
+        If any of `traces` has `steps`, only the steps of traces count, and no range marks a step.
         """
         self._ranges = ranges
         self._found: dict[Owner, Steps] = {}
@@ -182,12 +195,14 @@ class Marks:
 
     @cached_property
     def rows(self) -> list[dict[str, Any]]:
-        """Steps and phases per process in order of time, as "trace", "process", "thread", "phase", "step" and times.
+        """Steps and phases, process by process and in order of time within a process.
 
-        "phase" is `STEP` or one of `PHASES`; "step" is the number of the step, from 1 in each process, None for a phase
-        outside of steps; "start" and "duration" are nanoseconds of the host.
+        A row has "trace", "process", "thread", "phase", "step", "start" and "duration". "phase" is `STEP` or one of
+        `PHASES`. "step" is the number of the step, counted from 1 in each process; a phase belongs to the step during
+        which it starts, and "step" is None if there is no such step. "start" and "duration" are nanoseconds of the
+        host.
 
-        A phase belongs to the step that holds its start. A step inside another is a range of that step's, no step.
+        A step that starts inside another step is left out and not counted.
         """
         rows: list[dict[str, Any]] = []
         marks = sorted(self._found_steps() + self._marked_by_ranges(), key=lambda mark: mark.order)
@@ -197,7 +212,7 @@ class Marks:
 
     @cached_property
     def steps(self) -> dict[Owner, Steps]:
-        """Steps of the host, by trace and process."""
+        """Steps of the host, by trace and process. Processes without steps are left out."""
         windows_of_owner: dict[Owner, list[Window]] = {}
         for row in self.rows:
             if row["phase"] == STEP:
@@ -212,14 +227,14 @@ class Marks:
 
     @cached_property
     def threads(self) -> set[tuple[Any, ...]]:
-        """Trace, process and number of the threads that marked the steps."""
+        """Each thread that marked steps, as (number of the trace, process id, thread id)."""
         return {(row["trace"], row["process"], row["thread"]) for row in self.rows if row["phase"] == STEP}
 
     def window(self, trace: int, process: int | None) -> Window:
-        """Return the time from the first step's start to the last one's end.
+        """Return the time from the start of the first step of a process to the end of its last step.
 
-        It is that of the process; if the process has no steps, that of all processes of its trace; if these have none,
-        `ALWAYS`.
+        If the process has no steps, or is None, the steps of all processes of the trace count. If there are none
+        either, return `ALWAYS`.
         """
         if process is not None and (trace, process) in self.steps:
             return self.steps[trace, process].window
@@ -238,7 +253,10 @@ class Marks:
         return marks
 
     def _marked_by_ranges(self) -> list[_Mark]:
-        """Return the phases among the ranges, and without stated steps the steps that do not warm up."""
+        """Return the phases that ranges mark, and the steps that ranges mark unless steps of traces count.
+
+        Steps that warm up are left out.
+        """
         if self._ranges is None:
             return []
         groups = self._ranges.group_fields("process", "name", "thread")
@@ -257,7 +275,7 @@ class Marks:
         return marks
 
     def _warm_up_windows(self) -> dict[Owner, list[Window]]:
-        """Return the ranges of each process that are around steps that warm up."""
+        """Return for each trace and process the windows of the ranges around steps that warm up."""
         windows: dict[Owner, list[Window]] = {}
         if self._ranges is None:
             return windows
@@ -270,9 +288,10 @@ class Marks:
 
 
 def _numbered(marks: Iterable[_Mark]) -> Iterator[dict[str, Any]]:
-    """Yield the rows of the marks of one process, given in their order, without steps inside other steps.
+    """Yield the rows of `Marks.rows` for the marks of one process, which must be sorted by `_Mark.order`.
 
-    The second step lies inside the first, so it is none, and the phase at 12 is outside every step:
+    A step that starts inside another step is left out. In the example the second step starts inside the first, so it is
+    left out. The phase "forward" starts in the first step, and the phase "data" outside of all steps:
 
     >>> owner = (0, 4242)
     >>> marks = [
@@ -289,7 +308,8 @@ def _numbered(marks: Iterable[_Mark]) -> Iterator[dict[str, Any]]:
     for mark in marks:
         start = mark.start
         if mark.phase == STEP:
-            # A step may seem to begin before the one that it follows ends, as times are rounded.
+            # Times are rounded, so a step may seem to begin before the step that it follows ends. Its start is set to
+            # that end.
             follows = start + ROUNDING_NS >= step_end and mark.end > step_end
             if start < step_end and not follows:
                 continue
@@ -310,7 +330,7 @@ def _numbered(marks: Iterable[_Mark]) -> Iterator[dict[str, Any]]:
 
 
 def _times(ranges: Events, is_chosen: Sequence[bool]) -> Iterator[tuple[int, int, int]]:
-    """Yield code, start and end of the ranges of the chosen groups."""
+    """Yield code, start and end of each range whose group is chosen; `is_chosen` is by code."""
     chosen = ranges.mask(is_chosen)
     codes = ranges.code[chosen].tolist()
     starts = ranges.arrays["start"][chosen].tolist()

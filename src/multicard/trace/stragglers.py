@@ -19,9 +19,9 @@ class _Key(NamedTuple):
 
 
 def straggler_rows(calls: Sequence[MatchedCalls]) -> list[dict[str, Any]]:
-    """Return one row per collective, group and rank.
+    """Return a row for each collective, group and rank, sorted by the `str` of these.
 
-    A rank is last in each call in which it does not wait at all.
+    `times_last` counts the calls in which the rank waited 0 ns: it was the last to join, maybe together with others.
     """
     calls_of_key: dict[_Key, list[MatchedCalls]] = {}
     for matched in calls:
@@ -59,7 +59,10 @@ def _row(key: _Key, calls: Sequence[MatchedCalls]) -> dict[str, Any]:
 
 
 def transfer_times(events: Events, matching: Matching) -> Integers:
-    """Return how many nanoseconds of each event came after all ranks had joined; `MISSING` if it was not matched."""
+    """Return how many nanoseconds of each event came after all ranks had joined; `MISSING` if it was not matched.
+
+    `matching`: the result of `match_ranks` for these events.
+    """
     times = np.full(len(events.code), MISSING, np.int64)
     for matched in matching.calls:
         times[matched.events] = matched.transfers

@@ -1,4 +1,4 @@
-"""Activity tables in short: a few rows per process or device where a table has one per step or sample."""
+"""Shorten activity tables: a table with rows for each step gets a few rows for each process or device instead."""
 
 from collections.abc import Callable
 from statistics import fmean, median
@@ -9,7 +9,7 @@ from multicard.core.text import counted
 Row = dict[str, Any]
 Rows = list[Row]
 
-# Tables of a summary, the most asked for first.
+# Names of the tables that a summary consists of, in its order: the most wanted table first.
 SUMMARY = (
     "timeline", "shares", "phases", "kernel_classes", "kernels", "collectives", "message_sizes", "stragglers",
     "launches", "memory_operations", "cuda_api", "ranges",
@@ -17,7 +17,10 @@ SUMMARY = (
 
 
 def summarized(name: str, rows: Rows) -> Rows:
-    """Return the rows of a table in short, if it has a shorter form; those with the longest total come first."""
+    """Return the rows of a table, in short if `_SHORTER` has a function for it.
+
+    Rows with the column `total_s` are sorted by it, longest first. Others keep their order.
+    """
     shorten = _SHORTER.get(name)
     if shorten is not None:
         rows = shorten(rows)
@@ -27,7 +30,7 @@ def summarized(name: str, rows: Rows) -> Rows:
 
 
 def _phase_means(rows: Rows) -> Rows:
-    """Return mean and median duration per process and phase, in the order of the phases."""
+    """Return a row for each process and phase with the mean and median duration, in the order of their first rows."""
     means: Rows = []
     for key, phase_rows in _grouped(rows, ("report", "rank", "process", "phase")):
         durations = [row["duration_s"] for row in phase_rows]
@@ -44,7 +47,10 @@ def _phase_means(rows: Rows) -> Rows:
 
 
 def _capture_and_steps(rows: Rows) -> Rows:
-    """Return for each device the capture or all steps, and the mean over its steps: the parts of a mean add up."""
+    """Return for each device its row about the capture or all steps, and a row with the mean of its steps.
+
+    It is the mean and not the median, because the means of the parts of a step add up to the mean of the whole.
+    """
     shorter: Rows = []
     for _, device_rows in _grouped(rows, ("report", "rank", "process", "device")):
         shorter += [row for row in device_rows if row["scope"] != "step"]
@@ -55,7 +61,7 @@ def _capture_and_steps(rows: Rows) -> Rows:
 
 
 def _mean_step(steps: Rows) -> Row:
-    """Return the first step with the mean times of all; a time that was not recorded stays None."""
+    """Return the row of the first step, with the mean over all steps for each time; a time that is None stays None."""
     mean = dict(steps[0])
     for name, value in steps[0].items():
         if name.endswith("_s") and value is not None:
@@ -65,7 +71,10 @@ def _mean_step(steps: Rows) -> Row:
 
 
 def _grouped(rows: Rows, columns: tuple[str, ...]) -> list[tuple[Row, Rows]]:
-    """Return the rows with equal values in some columns, and these values by column, in the order of the rows."""
+    """Group rows that have equal values in some columns.
+
+    Return for each group these values by column, and its rows. Groups are in the order of their first rows.
+    """
     groups: dict[tuple[Any, ...], Rows] = {}
     for row in rows:
         groups.setdefault(tuple(row[column] for column in columns), []).append(row)

@@ -1,9 +1,13 @@
-"""Activity tables: what a capture's events add up to.
+"""Make activity tables: sums and other statistics of the events of a capture.
 
-All tables of one call share a scope. `CAPTURE`: everything that was recorded; such sums are those of NVIDIA's own
-reports, and what the profiler caught before the first step or after the last one is among them. `STEPS`: what belongs
-to the steps that the capture shows, as `CapturedEvents` defines it: take this scope to divide by the number of steps.
-Without steps in the capture the two are the same.
+All tables of one call have the same scope:
+
+- `CAPTURE`: all events, also those before the first step and after the last one. The sums equal those of NVIDIA's own
+  reports.
+- `STEPS`: only events that belong to the steps of the capture, as `CapturedEvents` defines it. Choose this scope for
+  sums that are to be divided by the number of steps.
+
+For a capture without steps, both scopes give the same tables.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -34,7 +38,8 @@ _TEXTS = {
     "report", "phase", "api", "function", "kernel", "class", "operation", "host_memory", "collective", "scope",
     "extent", "domain", "range", "share", "of", "group", "by",
 }  # fmt: skip
-# Columns of `timeline`: the function of the host in which most of the idle time of a cause lies.
+# Columns of `timeline`, one for each cause of idle time in `NAMED`: the host's function in which most of that time
+# lies.
 CALLS = tuple(f"{cause}_call" for cause in NAMED)
 _STATISTICS = ("calls", "total_s", "mean_s", "median_s", "min_s", "max_s", "std_s")
 _DELAYS = ("median_latency_s", "max_latency_s", "median_queue_delay_s", "max_queue_delay_s")
@@ -47,11 +52,13 @@ _SIZES = ("bytes", "mean_bytes", "median_bytes", "min_bytes", "max_bytes", "std_
 class Activity:
     """One activity table.
 
-    `events` are the kinds it is made of; it exists when all of them were recorded, or any of them if
-    `requires_any`; `needs` are kinds that `make` also uses if they were recorded. Every table has `report` (the trace
-    that the row is from), `rank` (empty where the trace does not name it) and `process`. Statistics are over the calls
-    of a row: total, mean, median, minimum, maximum and sample standard deviation of their durations in seconds. A total
-    adds up calls that overlap; it is not wall time.
+    `events`: the kinds of events that the table is made of. The table exists if all of them were recorded, or, if
+    `requires_any` is True, if any of them was. `needs`: what `make` uses in addition, if it was recorded: kinds of
+    events, or "starts" and "launches" (see `CapturedEvents`).
+
+    The columns of every table begin with `report` (name of the trace), `rank` (empty if the trace does not state it)
+    and `process`. Statistics are of the durations of the row's calls, in seconds: total, mean, median, minimum, maximum
+    and sample standard deviation. A total counts calls that overlap more than once, so it is not wall time.
     """
 
     events: tuple[str, ...]
@@ -63,23 +70,27 @@ class Activity:
 
     @property
     def schema(self) -> pa.Schema:
-        """Columns with their types."""
+        """Names and types of all columns."""
         return pa.schema([(name, _type(name)) for name in ("report", "rank", "process", *self.columns)])
 
     def why_absent(self, traces: Sequence[Trace]) -> str | None:
-        """Return the reason for which the traces do not hold this table; None if they do."""
+        """Return the reason why this table cannot be made of the traces; None if it can."""
         is_recorded = [any(trace.has(name) for trace in traces) for name in self.events]
         is_enough = any(is_recorded) if self.requires_any else all(is_recorded)
         return None if is_enough else why_absent(traces, self.events)
 
 
 class ActivityTables(NamedTuple):
-    """The rows of the tables that a capture has events for, by name, and for each other table the reason.
+    """The tables of a capture, made by `activity_tables`.
 
-    `warnings` are lines on what the capture lacks, so that the tables may be wrong; `notices` are lines on what was
-    corrected. `diagnostics` is what the profiler recorded about events that it could not record. `gpu_count` is the
-    number of GPUs of the machine, if there is one trace and it states that. `shared` is about processes that share a
-    GPU: by report, process and device, the process whose row of `timeline` is about all of them.
+    - `rows`: the rows of each table that could be made, by the name of the table.
+    - `absent`: the reason for each wanted table that could not be made.
+    - `notices`: lines on what was corrected, left out or could not be matched.
+    - `warnings`: lines on what the capture lacks, so that the tables may be wrong.
+    - `diagnostics`: lines that the profilers recorded about problems, such as events that they could not record.
+    - `gpu_count`: number of GPUs of the machine; None if there are several traces, or the only one does not state it.
+    - `shared`: for each report, process and device whose GPU is also that of an earlier process: the earlier process,
+      under which the rows of `timeline` about this GPU stand.
     """
 
     rows: dict[str, Rows]
@@ -111,7 +122,7 @@ def activity_tables(
 ) -> ActivityTables:
     """Return the tables that the traces of one capture have events for.
 
-    `only`: names of the tables that are wanted, all by default: fewer need less time; `scope`: `CAPTURE` or `STEPS`.
+    `only`: names of the wanted tables; None for all. Fewer tables take less time. `scope`: `CAPTURE` or `STEPS`.
 
     Raises `TraceError` if a trace turns out to be damaged.
     """
@@ -137,7 +148,7 @@ def activity_tables(
 
 
 def _kinds_to_read(traces: Sequence[Trace], activities: Collection[Activity], scope: str) -> set[str]:
-    """Return what `CapturedEvents` has to read for some tables, and to decide which events are in the scope."""
+    """Return what `CapturedEvents` has to read to make some tables, and to decide which events are in the scope."""
     wanted: set[str] = set()
     for activity in activities:
         wanted |= {*activity.events, *activity.needs}
@@ -154,7 +165,7 @@ def _kinds_to_read(traces: Sequence[Trace], activities: Collection[Activity], sc
 
 
 def _diagnostics(capture: CapturedEvents) -> tuple[str, ...]:
-    """Return what the profilers recorded about missing events, each line once."""
+    """Return the lines that profilers recorded about problems, and those on launches that failed; each line once."""
     lines: list[str] = []
     # If anything ran on a device, a warning already states how many launches failed.
     if capture.api is not None and not capture.on_device():
@@ -164,7 +175,7 @@ def _diagnostics(capture: CapturedEvents) -> tuple[str, ...]:
 
 
 def _shared_gpus(capture: CapturedEvents) -> dict[tuple[str, int, int], int]:
-    """Return by report, process and device the process under which the row of a shared GPU stands."""
+    """Return what `ActivityTables.shared` holds."""
     shared: dict[tuple[str, int, int], int] = {}
     for locations in gpus_of(capture):
         _, first_process, _ = locations[0]
@@ -174,7 +185,7 @@ def _shared_gpus(capture: CapturedEvents) -> dict[tuple[str, int, int], int]:
 
 
 def _complete(activity: Activity, rows: Rows, traces: Sequence[Trace]) -> Rows:
-    """Return rows with all columns of their table, in its order."""
+    """Return rows with exactly the columns of their table, in its order; None for a column that the row lacks."""
     columns = activity.schema.names
     complete = []
     for row in rows:
@@ -187,7 +198,11 @@ def _complete(activity: Activity, rows: Rows, traces: Sequence[Trace]) -> Rows:
 
 
 def _sums(kind: str, fields: dict[str, str], description: str) -> Activity:
-    """Return the table of statistics of a kind of events, per process and the fields of their groups, by column."""
+    """Return a table of statistics of the durations of a kind of events.
+
+    It has a row for each process and each combination of values of the fields. `fields`: for each column of the table
+    the field of the events' groups that it shows.
+    """
     return Activity((kind,), (*fields, *_STATISTICS), table_rows.sums(kind, fields), description)
 
 

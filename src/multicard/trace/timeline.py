@@ -1,4 +1,4 @@
-"""The table `timeline`: where each device's time goes, in the capture or all steps together, and in every step."""
+"""Make the table `timeline`: where each device's time goes, in the whole capture or all steps, and in each step."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,8 +32,11 @@ Row = dict[str, Any]
 # The number of a trace, a process id and a thread id.
 _Thread = tuple[Any, ...]
 
-# Shares that need any of some kinds of events. Without kernels it is unknown when a device was idle. Profilers record
-# copies together with kernels, so without copies the other shares still hold.
+# Columns of times that are None for a trace that recorded none of some kinds of events:
+# - without kernels and graphs, all except "span" and "memory", because it is unknown when the device was busy;
+# - without memory operations, only "memory". Profilers record copies together with kernels, so where there are kernels
+#   and no copies, copies most likely did not happen, and the times of being busy and idle are right without them;
+# - without API calls, the causes of idle time, because it is unknown what the host did.
 _NEEDED_EVENTS = {
     ("kernels", "graphs"): (*(share for share in SHARES if share not in ("span", "memory")), *CAUSES),
     ("memory",): ("memory",),
@@ -44,22 +47,29 @@ _NO_STEPS = Steps(np.empty(0, np.int64), np.empty(0, np.int64), HOST)
 
 
 def timeline(capture: CapturedEvents) -> list[Row]:
-    """Return one row per device and scope: the capture, or all steps from first to last; then every single step.
+    """Return the rows of each GPU: one about the capture or all steps together, and then one about each step.
 
-    Processes that share a GPU have its rows together, under the first of them. A device's activity counts to the step
-    during which it happens, whichever step launched it. The capture spans from the first to the last device event or
-    step of a process. Starts count from the first step of the trace on a device, and are None without one; so is what a
-    trace did not record.
+    In the scope `STEPS` the first row of a GPU spans from the start of the first step to the end of the last one. In
+    the scope `CAPTURE`, and if there are no steps, it spans from the first to the last event or step of the GPU.
+
+    If several processes share a GPU, its rows are about all of them and name only the first process. The activity of a
+    GPU counts to the step during which it runs, even if another step launched it.
+
+    `start_s` counts from the earliest start of a step on any device of the same trace; it is None if no device of the
+    trace has steps. A time is None if the trace did not record the events that it needs (`_NEEDED_EVENTS`).
     """
     devices = _Devices(capture)
     return [row for rows in in_parallel(devices.rows, gpus_of(capture)) for row in rows]
 
 
 def gpus_of(capture: CapturedEvents) -> list[tuple[Location, ...]]:
-    """Return the locations of each GPU: more than one where processes share it, as far as the trace identifies GPUs."""
+    """Return the locations of each GPU, which are several if processes of one trace share the GPU.
+
+    Where the trace does not identify the physical GPU, each location counts as a GPU of its own.
+    """
     locations_of_gpu: dict[Any, list[Location]] = {}
     for location in capture.locations():
-        # Without starts of events there are no devices, only the location ().
+        # If only the durations of events were read, their devices are not known, and the location is ().
         if len(location) < 3:
             continue
         trace, process, device = location
@@ -71,7 +81,10 @@ def gpus_of(capture: CapturedEvents) -> list[tuple[Location, ...]]:
 
 @dataclass(frozen=True)
 class _Window:
-    """The time that the first row of a device is about, from `first` to `last`, with its scope and extent."""
+    """The time that the first row of a GPU is about, from `first` to `last` in nanoseconds, with its scope and extent.
+
+    `extent` is None in the scope `CAPTURE`.
+    """
 
     first: int
     last: int
@@ -80,9 +93,9 @@ class _Window:
 
 
 class _Devices:
-    """Makes the rows of each device of a capture; several threads may ask for rows at the same time."""
+    """Makes the rows of each GPU of a capture; several threads may call `rows` at the same time."""
 
-    # Each Host takes as much memory as the calls of its process, so only this many are kept.
+    # A `Host` takes as much memory as the calls of its process, so only this many are cached.
     _HOSTS_KEPT = 2
 
     def __init__(self, capture: CapturedEvents) -> None:
@@ -94,7 +107,10 @@ class _Devices:
         self._host = lru_cache(self._HOSTS_KEPT)(self._new_host)
 
     def rows(self, locations: tuple[Location, ...]) -> list[Row]:
-        """Return the rows of a GPU, which is at these locations: that of its window, then one for each step."""
+        """Return the rows of the GPU at these locations: one for its window, then one for each step.
+
+        Steps and window are those of the first location.
+        """
         first_location = locations[0]
         trace, process, device_number = first_location
         launches = self._launches(locations)
@@ -124,7 +140,7 @@ class _Devices:
         return rows
 
     def _device(self, locations: Sequence[Location], launches: Launches | None) -> Device:
-        """Return all that ran at some locations."""
+        """Return a `Device` of all activity at some locations."""
         start = self._joined(locations, "start")
         end = start + self._joined(locations, "duration")
         kinds: list[Integers] = []
@@ -135,7 +151,7 @@ class _Devices:
         return Device(start, end, np.concatenate(kinds), launches)
 
     def _launches(self, locations: Sequence[Location]) -> Launches | None:
-        """Return the launching calls of all that ran at some locations; None where these were not joined."""
+        """Return the launching calls of all activity at some locations; None if the capture's calls were not joined."""
         if not self._capture.linked:
             return None
         return Launches(
@@ -146,12 +162,12 @@ class _Devices:
         )
 
     def _joined(self, locations: Sequence[Location], name: str) -> Integers:
-        """Return an array of all that ran at some locations."""
+        """Return the array `name` of all activity at some locations, one location after another."""
         parts = [self._capture.of_device(location, name) for location in locations]
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def _launching_threads(self, launches: Launches | None) -> list[_Thread]:
-        """Return the threads that made some launching calls."""
+        """Return the threads that made the recorded calls among `launches`; none if `launches` is None."""
         if launches is None:
             return []
         is_recorded = launches.call != UNKNOWN
@@ -161,10 +177,11 @@ class _Devices:
     def _thread_activity(
         self, first_owner: Owner, launching: Sequence[_Thread], number: int, first: int, last: int
     ) -> ThreadActivity:
-        """Return what a thread does, by its number in the array `thread` of device events.
+        """Return what a thread of the host does.
 
-        For `ANY_THREAD` it is what the process `first_owner` does between two moments, whichever of its threads.
-        `launching` are the threads that launch onto the device.
+        `number`: the number of the thread in the array `thread` of device events. For `ANY_THREAD`, return what any
+        thread of the process `first_owner` does between the moments `first` and `last`. `launching`: the threads that
+        launch onto the device.
         """
         if number == ANY_THREAD:
             host = self._host(first_owner)
@@ -184,7 +201,11 @@ class _Devices:
         return Host(capture.api, capture.ranges, capture.marks, owner, loading, capture.host_calls)
 
     def _window(self, location: Location, device: Device, steps: Steps) -> _Window:
-        """Return the window of a device's first row: the capture's, or that of all steps in the scope `STEPS`."""
+        """Return the window of a GPU's first row: in the scope `STEPS` that of all steps, else that of the capture.
+
+        If the device has no steps, those of its process count, and else those of the whole trace. Without any steps it
+        is the window of the capture.
+        """
         trace, process, _ = location
         step_window = steps.window if len(steps.starts) else None
         marked = self._capture.marks.window(trace, process) if self._capture.scope == STEPS else ALWAYS
@@ -200,10 +221,10 @@ class _Devices:
         return _Window(first, last, scope=CAPTURE, extent=None)
 
     def _recorded_shares(self, trace: int, times: DeviceTimes) -> dict[str, list[int] | None]:
-        """Return the nanoseconds of each share, None for those whose events the trace did not record."""
+        """Return the nanoseconds of each share, a number for each row; None if the trace did not record its events."""
         shares = dict(times.nanoseconds)
         for event_kinds, dependent_shares in _NEEDED_EVENTS.items():
-            # If the recorded calls launched no kernels, there were none.
+            # If calls were recorded and none of them launched a kernel or graph, no kernels ran, so nothing is unknown.
             if "kernels" in event_kinds and trace in self._without_launches:
                 continue
             is_recorded = any(self._capture.traces[trace].has(event_kind) for event_kind in event_kinds)
@@ -213,7 +234,7 @@ class _Devices:
 
 
 def _first_steps(capture: CapturedEvents) -> dict[int, int]:
-    """Return when the first step on any device of each trace began."""
+    """Return for each trace the earliest start of a step on any of its devices; traces without steps are left out."""
     origins: dict[int, int] = {}
     for (trace, _, _), steps in capture.steps.items():
         first, _ = steps.window
@@ -235,7 +256,7 @@ def _traces_without_launches(capture: CapturedEvents) -> set[int]:
 
 
 def _kinds_of(event_kind: str, events: Events) -> Integers:
-    """Return the kind of activity of each group of "kernels", "memory" or "graphs"."""
+    """Return the kind of activity of each group of events, by code; `event_kind`: "kernels", "memory" or "graphs"."""
     if event_kind == "graphs":
         return np.full(len(events.groups), GRAPH, np.int8)
     kinds: list[int] = []
