@@ -1,1 +1,1 @@
-"""Parts of the Snakemake pipeline alone: its signals, its jobs in Slurm's queue, and outcomes that it keeps."""
+"""Parts of the Snakemake pipeline: its signals, its jobs in Slurm's queue, and the outcomes that it keeps."""

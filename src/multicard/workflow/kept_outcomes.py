@@ -1,7 +1,8 @@
-"""Keep a second copy of each run.json, since Snakemake deletes the output of a job that it believes to have failed.
+"""Keep a second copy of each run.json, because Snakemake deletes the output of a job that it believes to have failed.
 
-Slurm reports a step as failed when its memory cgroup killed a process, even though the launcher recorded the outcome
-and exited normally; a pipeline that was killed leaves its outputs marked as incomplete.
+It may believe so although the outcome was recorded. First, Slurm reports a step as failed if its memory cgroup killed a
+process, even if the launcher recorded the outcome and exited normally. Second, the outputs of a pipeline that was
+killed stay marked as incomplete.
 """
 
 import json
@@ -18,16 +19,18 @@ from multicard.experiment.workload import WORKLOADS
 from multicard.runs.parameters import JobParameters
 
 MADE_OF = "made_of.json"
-WITH_RECORD = (STEPS, EPOCHS, f"{TRACE}/{CAPTURED}")  # files that the rules after a run read beside its record
+# Files beside the record that rules read after a run. Without them, a kept record is not restored.
+WITH_RECORD = (STEPS, EPOCHS, f"{TRACE}/{CAPTURED}")
 
-# Everything that an outcome depends on, in the form in which JSON has it.
+# Everything that an outcome depends on, as JSON stores it.
 Ingredients = dict[str, Any]
 
 
 def made_of(parameters: JobParameters, data: Path | None, model: Path | None) -> Ingredients:
     """Return everything that an outcome depends on: parameters, prepared inputs, and the user's script.
 
-    `data`, `model`: folders of the inputs, for a run that has them.
+    `data`, `model`: folders of the prepared inputs, None if the run has no such input. An input is identified by the
+    name of its folder, and the script by its checksum.
     """
     script = WORKLOADS[parameters.workload].launching(parameters).script
     ingredients = {
@@ -36,12 +39,15 @@ def made_of(parameters: JobParameters, data: Path | None, model: Path | None) ->
         "model": model and model.name,
         "script": script and read_or_none(lambda: sha256(script)),
     }
-    # With lists for tuples, so that it equals what is read from a file.
+    # JSON turns tuples into lists, so that the result equals what `restore` reads from a file.
     return json.loads(json.dumps(ingredients))
 
 
 def keep(folder: Path, ingredients: Ingredients, memory_mb: int | None) -> None:
-    """Keep the outcome in a run directory; `memory_mb`: memory of a node that its job requested."""
+    """Keep a copy of a run's run.json in its run directory `folder`, and note what the outcome was made of.
+
+    `memory_mb`: the memory per node that the run's job requested, in MB; None if it requested none.
+    """
     kept = folder / KEPT
     shutil.rmtree(kept, ignore_errors=True)
     kept.mkdir()
@@ -50,11 +56,13 @@ def keep(folder: Path, ingredients: Ingredients, memory_mb: int | None) -> None:
 
 
 def restore(folder: Path, ingredients: Ingredients, memory_mb: int | None) -> bool:
-    """Put a kept outcome back and return True; return False if there is none, or if the run should be repeated.
+    """Copy a kept run.json back into the run directory `folder` and return True; return False if the run has to run.
 
-    A run that was killed is repeated if its job now requests more memory than before.
+    The run has to run if no readable outcome is kept, the kept outcome is made of other ingredients, or a file of
+    `WITH_RECORD` is missing. It also has to run if it was killed before and its job now requests more memory.
     """
     kept = folder / KEPT
+    # Both are None if their file is missing or damaged.
     before = read_or_none(lambda: read_json(kept / MADE_OF))
     record = read_or_none(lambda: read_run(kept))
     if not before or not record:
@@ -72,7 +80,11 @@ def restore(folder: Path, ingredients: Ingredients, memory_mb: int | None) -> bo
 
 
 def drop_kept(runs: Path, repeated: Iterable[str] = ()) -> None:
-    """Drop the kept outcomes of runs whose run.json the user has deleted, and of `repeated` runs."""
+    """Delete the kept outcomes of `repeated` runs, and of runs without a run.json.
+
+    It is called when a pipeline starts. A run.json that is missing then counts as deleted by the user, to repeat the
+    run.
+    """
     for kept in runs.glob(f"*/{KEPT}"):
         if kept.parent.name in repeated or not (kept.parent / RUN).exists():
             shutil.rmtree(kept, ignore_errors=True)

@@ -1,7 +1,7 @@
-"""Allow one pipeline at a time in a folder, since the jobs of a pipeline are identified by their folder.
+"""Allow one pipeline on Slurm at a time in a folder, because a pipeline recognizes its jobs by their folder.
 
-Snakemake locks outputs: a pipeline with another configuration would start beside the first one, and take the jobs of
-that one for its own, or for jobs that no pipeline waits for.
+Snakemake itself locks only outputs, so it lets a pipeline with another configuration start beside the first one. That
+pipeline would take the jobs of the first one for its own, or for jobs that no pipeline waits for.
 """
 
 import atexit
@@ -26,22 +26,26 @@ class Pipeline(NamedTuple):
 
     host: str
     pid: int
-    start: str | None  # see `start_of`; a later process of the same number has another one
-    since: str  # for people
+    # When the process was started, as `start_of` returns it. A later process with the same pid has another start.
+    start: str | None
+    # Local time at which it announced itself, for messages.
+    since: str
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host}, since {self.since}"
 
 
 def lock_folder(folder: Path) -> tuple[FileLock, Pipeline | None]:
-    """Lock a folder for this pipeline until the process ends, even by SIGKILL.
+    """Lock a folder for this pipeline. The lock ends with the process, even if SIGKILL ends it.
 
-    Return the lock, and the pipeline before this one if it was started on another machine: not all file systems have
-    locks that other machines see, so it may still be running.
+    Return the lock, and a pipeline that may still be running on another machine, or None. Such a pipeline was started
+    in the folder on that machine and has not ended by itself. The lock does not exclude it, because on some file
+    systems other machines do not see locks.
 
     Raises `UserError` if a pipeline is running in the folder.
     """
     (folder / LOCK).parent.mkdir(parents=True, exist_ok=True)
+    # None if no pipeline has announced itself, or the file is damaged.
     earlier = read_or_none(lambda: Pipeline(*json.loads((folder / HOLDER).read_text(encoding="utf-8"))))
     elsewhere = earlier if earlier is not None and earlier.host != socket.gethostname() else None
     lock = FileLock(folder / LOCK, timeout=0, fallback_to_soft=False)
@@ -50,7 +54,8 @@ def lock_folder(folder: Path) -> tuple[FileLock, Pipeline | None]:
         is_running = False
     except Timeout:
         is_running = True
-    except OSError:  # a file system without locks
+    except OSError:
+        # The file system has no locks, so look whether the process of the earlier pipeline still exists here.
         is_running = earlier is not None and elsewhere is None and start_of(earlier.pid) == earlier.start
     if is_running:
         holder = f" ({earlier})" if earlier else ""
@@ -60,7 +65,10 @@ def lock_folder(folder: Path) -> tuple[FileLock, Pipeline | None]:
 
 
 def announce(folder: Path, lock: FileLock) -> None:
-    """Write to the folder which pipeline holds the lock, until the process ends by itself."""
+    """Write into the folder that this pipeline holds the lock.
+
+    When the process ends by itself, it deletes this file and releases the lock. If it is killed, the file stays.
+    """
     pid = os.getpid()
     here = Pipeline(socket.gethostname(), pid, start_of(pid), f"{datetime.now():%Y-%m-%d %H:%M}")
     (folder / HOLDER).write_text(json.dumps(here), encoding="utf-8")

@@ -15,13 +15,17 @@ from multicard.core.text import counted
 from multicard.workflow.one_pipeline import Pipeline
 from multicard.workflow.submission import Refusal, waiting_submissions
 
+# Seconds between two looks at the queue.
 LOOK_S = 30.0
-LONGEST_LIST = 5  # jobs that a message names
+# A message names at most this many jobs.
+LONGEST_LIST = 5
+# The columns are id, state, reason, time of submission, working directory and comment of each job.
 QUEUE = ["squeue", "--me", "--noheader", "--states=all", "--format=%i|%T|%r|%V|%Z|%k"]
-# Snakemake's plugin begins the comments of its jobs so.
+# Snakemake's plugin for Slurm begins the comment of each of its jobs with one of these.
 COMMENT_PREFIXES = ("rule_", "group_")
+# The comment of a job that launches a run is this and the id of the run.
 PREFIX_OF_RUN = "rule_launch_run_wildcards_"
-# Reasons of Slurm ("man squeue", JOB REASON CODES) that no waiting changes, and what to do.
+# Slurm's reasons ("man squeue", JOB REASON CODES) for which a pending job will never start, and what to do about each.
 LIMIT = "ask for less (set-resources in the profile) or use another partition"
 HELD = "release it with `scontrol release`"
 NEVER = {
@@ -37,7 +41,7 @@ NEVER = {
     "JobHeldUser": HELD,
     "launch_failed_requeued_held": HELD,
 }
-# Such as AssocMaxWallDurationPerJobLimit and QOSMaxGRESPerJob.
+# Reasons that end so are limits on a single job, such as AssocMaxWallDurationPerJobLimit and QOSMaxGRESPerJob.
 PER_JOB_SUFFIXES = ("PerJobLimit", "PerJob")
 # States of jobs that have not ended.
 AT_WORK = ("PENDING", "RUNNING", "SUSPENDED", "REQUEUED", "CONFIGURING")
@@ -49,29 +53,32 @@ class QueuedJob(NamedTuple):
     id: str
     state: str
     reason: str
+    # Time in Slurm's standard format, such as 2026-11-29T13:04:18.
     submitted: str
-    comment: str  # rule and wildcards
+    # Rule and wildcards of the job.
+    comment: str
 
     @property
     def run(self) -> str | None:
-        """The run that it launches, if it launches one."""
+        """Id of the run that the job launches; None if it launches none."""
         return self.comment.removeprefix(PREFIX_OF_RUN) if self.comment.startswith(PREFIX_OF_RUN) else None
 
 
 class Queue(NamedTuple):
-    """Jobs in Slurm's queue; none, and the `problem`, if Slurm does not answer."""
+    """Jobs in Slurm's queue. If `squeue` failed, `problem` is the reason and `jobs` is empty or incomplete."""
 
     jobs: list[QueuedJob]
     problem: str | None
 
 
 def queue(folder: Path) -> Queue:
-    """Return the jobs that pipelines submitted from a folder."""
-    # The times are compared as text: in Slurm's own form, whatever the user prefers.
+    """Return the jobs that pipelines submitted from a folder, in any state: Slurm lists also some that have ended."""
+    # Times are compared as text, so Slurm has to print them in its standard format, whatever the user has set.
     answer = ask(QUEUE, environment=os.environ | {"SLURM_TIME_FORMAT": "standard"})
     jobs = []
     for line in answer.lines:
-        # A name of a folder may hold "|". Of an incomplete line, missing columns are empty.
+        # The name of a folder may contain "|", so the comment is what follows the last one. If a line is incomplete,
+        # its missing columns are empty.
         columns = line.split("|", 4) + [""] * 4
         job, state, reason, submitted, folder_and_comment = columns[:5]
         submitted_from, _, comment = folder_and_comment.rpartition("|")
@@ -81,12 +88,11 @@ def queue(folder: Path) -> Queue:
 
 
 def refuse_orphans(folder: Path, elsewhere: Pipeline | None) -> None:
-    """Refuse to start beside jobs of a pipeline that was killed: they would run the same runs.
+    """Raise `UserError` if jobs that an earlier pipeline submitted from this folder have not ended.
 
-    `elsewhere`: a pipeline that was started on another machine, and may be running there. Its jobs are measurements,
-    so the message does not advise to cancel them.
-
-    Raises `UserError` naming the jobs.
+    This pipeline would do the same runs as these jobs. The message names them. `elsewhere`: a pipeline that may be
+    running on another machine, or None. If there is one, the jobs may be its measurements, so the message does not
+    advise to cancel them.
     """
     orphans = [job for job in queue(folder).jobs if job.state in AT_WORK]
     if not orphans:
@@ -109,18 +115,24 @@ def refuse_orphans(folder: Path, elsewhere: Pipeline | None) -> None:
 
 @dataclass
 class QueueWatch:
-    """Looks at the jobs that were submitted from a folder since a time; made and started by the Snakefile."""
+    """Watches the jobs that a pipeline submitted from `folder` since `since`. Made and started by the Snakefile."""
 
-    folder: Path  # working directory of the jobs
+    folder: Path
     since: datetime
-    warn: Callable[[str], None]  # gets each message, once per job and reason
-    show: Callable[[Queue], None]  # gets the jobs of each look
-    # Set when the pipeline is to end: then no job is requeued.
+    # Is called with each message, once for each job and reason.
+    warn: Callable[[str], None]
+    # Is called with the queue at each look.
+    show: Callable[[Queue], None]
+    # Set when the pipeline is to end. From then on no job is requeued.
     ending: threading.Event = field(default_factory=threading.Event)
+    # Id of the job, empty for submissions, and reason of each message so far.
     _warned: set[tuple[str, str]] = field(default_factory=set)
 
     def start(self, ending: threading.Event) -> None:
-        """Look again and again until `ending` is set, in a thread that ends with the process."""
+        """Look every `LOOK_S` seconds until `ending` is set, in a thread that ends with the process.
+
+        When the process ends, `cancel_left` is called.
+        """
         self.ending = ending
         atexit.register(self.cancel_left)
 
@@ -140,13 +152,14 @@ class QueueWatch:
         for job in jobs:
             if job.state == "PENDING":
                 self._pending(job)
-            elif job.state == "PREEMPTED" and not self.ending.is_set():  # else Snakemake has cancelled it
+            # If the pipeline is ending, Snakemake has cancelled the job, so it is not requeued.
+            elif job.state == "PREEMPTED" and not self.ending.is_set():
                 self._requeue(job.id, job.comment)
 
     def cancel_left(self) -> None:
         """Cancel the jobs that Snakemake left in the queue, if the pipeline got a signal to end.
 
-        While Snakemake looks at the queue it does not know its jobs, and then it cancels none
+        While Snakemake looks at the queue, its own list of jobs is empty. If the signal comes then, it cancels no job
         (`active_jobs` of snakemake_interface_executor_plugins.executors.remote).
         """
         if not self.ending.is_set():
@@ -156,13 +169,14 @@ class QueueWatch:
             ask(["scancel", *ids])
 
     def _queue(self) -> Queue:
+        """Return the queue with only the jobs of this pipeline."""
         since = self.since.isoformat(timespec="seconds")
         jobs, problem = queue(self.folder)
         return Queue([job for job in jobs if job.submitted >= since], problem)
 
     def _pending(self, job: QueuedJob) -> None:
-        """Warn of a job that will not start."""
-        # Slurm may write a reason in parentheses, with blanks for underscores, and explain it after a comma.
+        """Warn of a pending job if its reason means that it will never start."""
+        # Slurm may print a reason in parentheses, with blanks for underscores, and with an explanation after a comma.
         code = job.reason.replace("_", " ").partition(",")[0].strip("() ")
         remedy = NEVER.get(code.replace(" ", "_"))
         if remedy is None and code.endswith(PER_JOB_SUFFIXES):
@@ -171,26 +185,29 @@ class QueueWatch:
             self._once(job.id, code, f"Slurm job {job.id} ({job.comment}) will not start: {job.reason}; {remedy}")
 
     def _requeue(self, job: str, comment: str) -> None:
-        """Put a preempted job back into the queue, unless Slurm has done so.
+        """Put a job in the state PREEMPTED back into the queue.
 
-        Snakemake's plugin waits for a preempted job, but Slurm requeues one only under PreemptMode=REQUEUE.
+        Snakemake's plugin waits for a preempted job, but Slurm itself requeues a preempted job only under
+        PreemptMode=REQUEUE.
         """
         answer = ask(["scontrol", "requeue", job])
         if answer.problem is None:
             self.warn(f"Slurm job {job} ({comment}) was preempted and is requeued")
+            # If a later attempt to requeue the job fails, that is a new message.
             self._warned.discard((job, "PREEMPTED"))
         else:
             problem = f"Slurm job {job} ({comment}) was preempted and cannot be requeued: {answer.problem}; "
             self._once(job, "PREEMPTED", problem + "Snakemake waits for it: press Ctrl-C and start again")
 
     def _once(self, job: str, code: str, message: str) -> None:
+        """Warn, unless there was a message about this job and reason before."""
         if (job, code) not in self._warned:
             self._warned.add((job, code))
             self.warn(message)
 
 
 def _worded(refusal: Refusal, count: int) -> str:
-    """Describe why submissions wait, and what to do."""
+    """Return a message on why `count` submissions wait, and on what to do."""
     if refusal.is_limit:
         return (
             f"Slurm takes no more jobs of yours at a time ({refusal.reason}): {counted(count, 'job')} wait to be "

@@ -1,9 +1,10 @@
 """An `sbatch` that waits while Slurm takes no job: `python -m multicard.workflow.submission OPTIONS < SCRIPT`.
 
-Snakemake's plugin for Slurm submits by the `sbatch` that is first on the PATH, and to Snakemake a refused submission is
-a failed job, which it repeats at once. So a controller that restarts, or a limit on the jobs of a user, would use up
-all attempts at a run within seconds. The pipeline therefore puts this one first on its PATH (`submit_patiently`). It
-runs Slurm's and passes on its answer, but after a refusal for the moment it waits and submits again.
+Snakemake's plugin for Slurm calls the `sbatch` that is first on the PATH. If Slurm refuses the submission, Snakemake
+counts a failed job, and repeats the job at once. So while the controller restarts, or the user has as many jobs as a
+limit allows, all attempts at a run would fail within seconds. The pipeline therefore puts this program first on its
+PATH (`submit_patiently`). It calls Slurm's own `sbatch` and prints what that prints, but if Slurm refuses the job only
+for the moment, it waits and submits the job again.
 """
 
 import json
@@ -28,17 +29,20 @@ from multicard.core.system import ask, read_or_none, start_of
 # Paths in the working directory of the pipeline.
 FOLDER_OF_MULTICARD = Path(".snakemake", "multicard")
 PROGRAM = FOLDER_OF_MULTICARD / "bin" / "sbatch"
-# Holds a note of each submission that waits. Without this folder, none waits: the pipeline ends.
+# Folder with a note of each submission that waits. It is deleted when the pipeline is to end (`stop_submitting`); then
+# submissions stop waiting, and submit nothing.
 WAITING = FOLDER_OF_MULTICARD / "waiting"
-# Variables by which submissions learn the folder and the process of their pipeline.
+# Environment variables that pass the folder and the process (pid and start) of a pipeline to its submissions.
 FOLDER = "MULTICARD_SUBMITS_FROM"
 PIPELINE = "MULTICARD_SUBMITTED_BY"
-# A limit on how many jobs may be submitted, as Slurm names it (`job_reason_string` in its sources), such as
-# QOSMaxSubmitJobPerUserLimit, AssocGrpSubmitJobsLimit.
+# Slurm's names of limits on how many jobs may be submitted (`job_reason_string` in its sources), such as
+# QOSMaxSubmitJobPerUserLimit and AssocGrpSubmitJobsLimit.
 SUBMIT_LIMIT = re.compile(r"\b\w+Submit\w*Limit\b")
 
-# The profile has Snakemake's plugin ask squeue. If the controller is away at first, the plugin asks sacct instead, and
-# where there is no accounting that fails for an hour (`check_active_jobs`). This sacct then asks squeue.
+# The profile makes Snakemake's plugin get the states of jobs from squeue. If the controller does not answer at first,
+# the plugin calls sacct instead. On a cluster without accounting, sacct fails, and the plugin goes on calling it for an
+# hour (`check_active_jobs`). This script replaces sacct on the pipeline's PATH: it calls Slurm's own sacct, and, if
+# that fails, squeue.
 SACCT = """\
 #!/bin/sh
 PATH={path}
@@ -53,14 +57,15 @@ exit 1
 
 @dataclass(frozen=True)
 class Patience:
-    """Seconds between submissions of a script that Slurm refuses for the moment."""
+    """How long a submission waits while Slurm refuses it for the moment, in seconds."""
 
-    # Each wait is twice as long as the one before.
+    # Each wait between two tries is twice as long as the one before, up to the longest.
     first_wait_s: float = 5.0
     longest_wait_s: float = 60.0
-    # A controller may stay away so long; the profile has Snakemake ask for the states of jobs as long.
+    # If Slurm does not answer, and the first try was longer ago than this, the submission fails. The profile makes
+    # Snakemake try to get the states of jobs for equally long.
     no_answer_s: float = 3600.0
-    # How often a waiting submission looks whether its pipeline has ended.
+    # Time between two looks of a waiting submission at whether its pipeline is over.
     look_s: float = 0.5
 
 
@@ -81,7 +86,7 @@ class Submitted(NamedTuple):
 
 
 def submit_patiently(folder: Path) -> None:
-    """Put this module's sbatch first on the PATH of this process, for what it submits from a folder."""
+    """Put this module's sbatch, and `SACCT`, first on the PATH of this process, which submits jobs from a folder."""
     shutil.rmtree(folder / WAITING, ignore_errors=True)
     (folder / WAITING).mkdir(parents=True)
     program = (folder / PROGRAM).absolute()
@@ -99,23 +104,25 @@ def _write_program(path: Path, text: str) -> None:
 
 
 def stop_submitting(folder: Path) -> None:
-    """Have the submissions from a folder that wait, and all later ones, end without a job."""
+    """Make the submissions from a folder that wait, and all later ones, end without submitting a job."""
     shutil.rmtree(folder / WAITING, ignore_errors=True)
 
 
 def waiting_submissions(folder: Path) -> list[Refusal]:
-    """Return why each submission from a folder that waits at the moment does."""
+    """Return the refusal of each submission from a folder that waits at the moment."""
     refusals = (_read_note(file) for file in (folder / WAITING).glob("*.json"))
     return [waiting for waiting in refusals if waiting is not None]
 
 
 def _read_note(file: Path) -> Refusal | None:
-    """Return the refusal in a note; None if the submission has just ended, or is writing the note."""
+    """Return the refusal in a note; None if the submission has just deleted the note, or is still writing it."""
     return read_or_none(lambda: Refusal(*json.loads(file.read_text())))
 
 
 def refusal(printed: str) -> Refusal | None:
-    r"""Return why sbatch, by what it printed as it failed, may succeed later; None if it may not.
+    r"""Return why Slurm refused a job for the moment, so that submitting it later may succeed; None if it will not.
+
+    `printed`: what an sbatch that failed printed as its error.
 
     >>> refusal("sbatch: error: Batch job submission failed: Socket timed out on send/recv operation")
     Refusal(reason='Batch job submission failed: Socket timed out on send/recv operation', is_limit=False)
@@ -136,7 +143,8 @@ def submit(
 ) -> Submitted:
     """Submit a script, again and again while Slurm refuses it for the moment; return how the last sbatch ended.
 
-    `arguments`: options of sbatch; `environment`: of this process, as `submit_patiently` has set it.
+    If the pipeline is over before Slurm takes the job, return a failure. `arguments`: options of sbatch. `environment`:
+    that of this process, with the variables that `submit_patiently` has set.
     """
     waiting = Path(environment[FOLDER]) / WAITING
     pipeline = environment[PIPELINE]
@@ -144,7 +152,7 @@ def submit(
     sbatch = shutil.which("sbatch", path=environment_of_job["PATH"])
     if sbatch is None:
         return Submitted(127, error="sbatch: not found on the PATH")
-    # A comment in the script identifies a job that Slurm has taken although its answer was lost.
+    # This comment in the script identifies the job if Slurm takes it and its answer is lost.
     mark = f"# Submission {uuid.uuid4().hex}"
     note = waiting / f"{os.getpid()}.json"
     first_try_at = time.monotonic()
@@ -163,7 +171,7 @@ def submit(
                 if time.monotonic() - first_try_at > patience.no_answer_s:
                     return ended
                 may_be_taken = True
-            # Without the folder, the pipeline ends.
+            # The folder is missing if the pipeline is to end; then nobody reads the note.
             with suppress(FileNotFoundError):
                 note.write_text(json.dumps(refused), encoding="utf-8")
             next_try_at = time.monotonic() + wait_s
@@ -176,7 +184,10 @@ def submit(
 
 
 def _environment_of_job(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment without what only this program needs: a job gets that of the sbatch that submits it."""
+    """Return the environment without the variables, and the folder of the PATH, that only this program needs.
+
+    Slurm's sbatch gets this environment, because its job inherits it.
+    """
     programs = Path(environment[FOLDER]) / PROGRAM.parent
     path = [folder for folder in environment["PATH"].split(os.pathsep) if Path(folder) != programs]
     variables = {name: value for name, value in environment.items() if name not in (FOLDER, PIPELINE)}
@@ -184,7 +195,10 @@ def _environment_of_job(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _is_over(pipeline: str, waiting: Path) -> bool:
-    """Return True if the pipeline that submits ends, or has ended, even by SIGKILL."""
+    """Return True if the pipeline is to end, so that `waiting` is deleted, or its process has ended, even by SIGKILL.
+
+    `pipeline`: pid and start of the process, separated by a blank.
+    """
     pid, start = pipeline.split()
     return not waiting.is_dir() or start_of(int(pid)) != start
 
@@ -200,7 +214,8 @@ def _run(sbatch: str, arguments: Sequence[str], script: str, environment: Mappin
 def _submitted_before(arguments: Sequence[str], mark: str) -> Submitted | None:
     """Return what sbatch would have printed for the job with a mark in its script; None if Slurm has no such job.
 
-    When the controller is slow, Slurm takes a job and its answer is lost: submitted again, the job would run twice.
+    If the controller is slow, Slurm may take a job and its answer may be lost. If the job were submitted again, it
+    would run twice. If Slurm does not list its jobs, return an error that `refusal` takes for one for the moment.
     """
     name = arguments[arguments.index("--job-name") + 1] if "--job-name" in arguments else ""
     queue = ask(["squeue", "--me", "--noheader", f"--name={name}", "--format=%i"])
