@@ -1,1 +1,1 @@
-"""Recorded results: an experiment's runs in one file, without what names people and machines, and back."""
+"""Pack an experiment's recorded runs into one file without names of people and machines, and unpack such a file."""

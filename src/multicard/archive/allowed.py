@@ -1,8 +1,8 @@
-"""What leaves in an archive: numbers, and text in the forms listed here, which cannot hold a name; nothing else.
+"""Select what leaves in an archive: numbers, and text in the forms listed here, which cannot hold a name.
 
-Nothing is searched for and replaced in these, so no word of a user's name can change a kernel class, a phase or a
-parameter. Text that users wrote themselves (commands, parameters, questions) leaves without places, keys and
-addresses: see `own_text`.
+A text of such a form leaves unchanged: names are not searched for and replaced in it, so a user's name cannot change a
+kernel class or a phase. Other text does not leave, except text that users wrote themselves (commands, parameters,
+questions): paths, keys, addresses and names of machines are removed from it (`own_text`, `Allowed.own`).
 """
 
 import dataclasses
@@ -40,12 +40,15 @@ from multicard.trace.model import OPERATIONS
 from multicard.trace.rank_matching import CLOCK, DURATION
 from multicard.trace.steps import DEVICE, HOST, STEP
 
-COMMAND = "command"  # the key of a command, or under `vary` of several
-PROSE = ("", "question")  # keys of running text
+# Key of a command, which is a list of arguments; under `vary` the key of a list of commands.
+COMMAND = "command"
+# Keys of running text. The empty key stands for a value that is itself a text, and so has no key.
+PROSE = ("", "question")
 UNSAID = "for a reason that archives leave out"
+# Returns what leaves of a text; None if nothing does.
 TextRule = Callable[[Any], Any]
 
-# What is kept of a program's message: the kind of the error, and what PyTorch wanted to allocate.
+# What leaves of a program's message, at its beginning: the kind of the error, and how much PyTorch tried to allocate.
 KIND_OF_ERROR = re.compile(
     r"(?:OutOfMemoryError: )?CUDA out of memory\.(?: Tried to allocate [\d.]+ (?:[KMGT]i?B|bytes)\.)?"
     r"|[A-Z][A-Za-z]{2,40}(?:Error|Exception|Interrupt|Exit)(?=: |$)"
@@ -53,18 +56,18 @@ KIND_OF_ERROR = re.compile(
 
 
 def one_of(*words: str) -> TextRule:
-    """Return a rule that lets these words through."""
+    """Return a rule by which a text leaves if it is one of these words."""
     return lambda value: value if value in words else None
 
 
 def text(pattern: str) -> TextRule:
-    """Return a rule that lets text of a form through."""
+    """Return a rule by which a text leaves if the whole of it matches a regular expression."""
     form = re.compile(pattern)
     return lambda value: value if form.fullmatch(value) else None
 
 
 def given(words: str) -> TextRule:
-    """Return a rule that says that there is something, not what."""
+    """Return a rule by which `words` leave in place of any text that is not empty: there is one, but not which."""
     return lambda value: words if value else None
 
 
@@ -81,14 +84,20 @@ def error_text(message: str) -> str:
 
 
 class NumberedNames:
-    """Gives each name of a series a number, equal names the same: machines, GPUs and traces."""
+    """Replaces names of machines, GPUs or traces by numbered ones, such as `host-1`; equal names by the same one.
+
+    Upper and lower case are the same. In the series "host", only the part of the name before the first dot counts.
+    """
 
     def __init__(self, series: str):
         self._series = series
         self._numbers: dict[str, str] = {}
 
     def __call__(self, name: str | None) -> str | None:
-        """Return the name that leaves; that something is synthetic stays."""
+        """Return the numbered name; None for an empty one.
+
+        The word `SYNTHETIC` itself is returned unchanged. It also stays as the ending "(…)" of a longer name.
+        """
         if not name or name == SYNTHETIC:
             return name or None
         key = name.lower().partition(".")[0] if self._series == "host" else name.lower()
@@ -97,7 +106,10 @@ class NumberedNames:
 
 
 def _commands(value: Any, name: str = "") -> Iterator[Sequence[str]]:
-    """Yield the commands that stand anywhere in JSON."""
+    """Yield the commands in a JSON value: each list of texts that is under the key `COMMAND`, at any depth.
+
+    `name`: the key of the value, if it has one.
+    """
     if isinstance(value, Mapping):
         for key, entry in value.items():
             yield from _commands(entry, key)
@@ -115,9 +127,9 @@ Shared = TypeVar("Shared", bound=BaseModel)
 
 
 class Allowed:
-    """What leaves of the records of one archive; machines and GPUs have the same numbers in all of them.
+    """Selects what leaves of the records of one archive. Machines and GPUs have the same numbers in all of them.
 
-    `records`: those of its runs, whose machines are numbered first.
+    `records`: the records of the archive's runs. Their machines get the first numbers.
     """
 
     def __init__(self, records: Iterable[RunRecord] = ()):
@@ -126,18 +138,19 @@ class Allowed:
         names = [name for record in records for name in _machine_names(record)]
         for name in names:
             self.hosts(name)
-        # A machine called `train` is no reason to change train.py.
+        # The name of a machine is not replaced in text if it consists of letters only: for a machine called `train`,
+        # the text train.py would change.
         recognizable = {part for name in names for part in (name, name.partition(".")[0]) if not part.isalpha()}
         longest_first = "|".join(map(re.escape, sorted(recognizable, key=len, reverse=True)))
         self._host = re.compile(rf"(?i)(?<![\w.-])(?:{longest_first or '(?!)'})(?![\w-])")
 
     def own(self, value: Any) -> Any:
-        """Return JSON with text that a user wrote: without places and secrets, and machines by their numbers."""
+        """Return a JSON value that a user wrote, without paths, addresses and secrets, and with numbered machines."""
         secrets = {name for command in _commands(value) for name in secret_parameters(command)}
         return self._own(value, "", secrets)
 
     def _own(self, value: Any, name: str, secrets: Collection[str]) -> Any:
-        """Return the same of what stands under a name; `secrets`: names of parameters that are secrets."""
+        """Return what `own` returns, for a value under the key `name`; `secrets`: names of secret parameters."""
         if isinstance(value, Mapping):
             return {key: self._own(entry, key, secrets) for key, entry in value.items()}
         if isinstance(value, list | tuple):
@@ -156,9 +169,9 @@ class Allowed:
         return self._host.sub(lambda match: str(self.hosts(match[0])), text)
 
     def record(self, record: Shared) -> Shared:
-        """Return what leaves of a record, by the rules beside its fields.
+        """Return a copy of a record with only what leaves of its fields, by the rules beside them (`core.sharing`).
 
-        The parameters of a run were checked before: they leave as they are.
+        The parameters of a run leave unchanged: `pack` has removed private text from them before.
         """
         leaving = {}
         for name, field in type(record).model_fields.items():
@@ -169,7 +182,10 @@ class Allowed:
         return type(record).model_construct(set(leaving), **leaving)
 
     def _leaving(self, value: Any, rules: Sequence[object]) -> tuple[Any, bool]:
-        """Return what leaves of a value by the rules of its field, and whether anything does."""
+        """Return what leaves of a value by the rules of its field, and False if nothing leaves.
+
+        None, numbers and booleans leave. A list or mapping leaves too, without the entries of which nothing leaves.
+        """
         if PRIVATE in rules:
             return None, False
         if AS_IT_IS in rules or value is None or isinstance(value, bool | int | float):
@@ -184,12 +200,15 @@ class Allowed:
         if isinstance(value, list | tuple):
             entries = [self._leaving(entry, rules) for entry in value]
             kept = [entry for entry, is_kept in entries if is_kept]
-            # pydantic warns when it writes a record whose lists are tuples.
+            # A list stays a list, because pydantic warns if it writes a record with a tuple in the place of a list.
             return (kept if isinstance(value, list) else tuple(kept)), True
         return self._fields(value), True
 
     def _entries(self, values: Mapping[str, Any], rules: Sequence[object]) -> dict[str, Any]:
-        """Return the entries of a mapping that leave."""
+        """Return the entries of a mapping that leave: those whose key matches `Keys`, and whose value leaves.
+
+        The rule for a value is that of `ByKey` for its key; without a `ByKey`, the rules of the field.
+        """
         keys = next((rule for rule in rules if isinstance(rule, Keys)), Keys())
         by_key = next((rule for rule in rules if isinstance(rule, ByKey)), None)
         leaving = {}
@@ -201,7 +220,7 @@ class Allowed:
         return leaving
 
     def _fields(self, value: Any) -> Any:
-        """Return a dataclass with what leaves of its fields; others are at their defaults."""
+        """Return a copy of a dataclass with what leaves of its fields, and with the defaults of all other fields."""
         hints = get_type_hints(type(value), include_extras=True)
         leaving = {}
         for field in dataclasses.fields(value):
@@ -212,7 +231,7 @@ class Allowed:
         return type(value)(**leaving)
 
     def _text(self, value: str, rule: Rule | None) -> str | None:
-        """Return what leaves of a text by its rule; None where nothing does, as without a rule."""
+        """Return what leaves of a text by its rule; None if nothing leaves. Without a rule nothing leaves."""
         match rule:
             case Words():
                 return value if value in rule.words else rule.otherwise
@@ -230,13 +249,12 @@ class Allowed:
 
 
 def _machine_names(record: RunRecord) -> list[str]:
-    """Return the names of the machines of a run."""
+    """Return the names of the machines of a run that its record states."""
     nodes = record.nodes or ()
     names = [record.host and record.host.name, *(node.name for node in nodes)]
     return [name for name in names if name]
 
 
-# Columns of text of the activity tables, but for `report`.
 # Functions of the operating system in which a host waits or works while it starts nothing on its GPU.
 _SYSTEM_CALLS = (
     "accept", "clock_nanosleep", "connect", "epoll_wait", "fopen", "fread", "fsync", "futex", "fwrite", "ioctl", "mmap",
@@ -244,7 +262,9 @@ _SYSTEM_CALLS = (
     "pthread_join", "pthread_mutex_lock", "read", "recv", "recvmsg", "select", "sem_timedwait", "sem_wait", "send",
     "sendmsg", "sleep", "usleep", "wait4", "waitpid", "write", "writev",
 )  # fmt: skip
+# Functions of CUDA and HIP.
 _FUNCTION = r"(?:cu(?:da)?|hip)[A-Z]\w{1,80}"
+# The rule for each text column of the activity tables, except `report`.
 COLUMNS: dict[str, TextRule] = {
     "phase": one_of(STEP, *PHASES),
     "api": one_of("runtime", "driver", "backtrace", "other"),
@@ -255,7 +275,7 @@ COLUMNS: dict[str, TextRule] = {
     "operation": one_of(*OPERATIONS),
     "host_memory": one_of("pageable", "pinned"),
     "collective": one_of(*COLLECTIVES.values(), BARRIER),
-    # Communicators and ranks are numbers; a process group that a user named is left out.
+    # Numbers of communicators, ranks and processes leave. The name that a user gave to a process group does not.
     "group": text(r"0x[0-9a-f]{1,16}|(?:process(?:es)? )?\d{1,10}(?:, \d{1,10})*"),
     "by": one_of(CLOCK, DURATION),
     "scope": one_of(*SCOPES, STEP),

@@ -1,4 +1,4 @@
-"""The manifest of an archive of recorded runs, the only names that its members may have, and its configuration."""
+"""The manifest of an archive of recorded runs: the names that members may have, and the configuration of the runs."""
 
 import re
 from pathlib import Path
@@ -14,12 +14,12 @@ from multicard.experiment.datasets import SOURCES, Strict
 from multicard.experiment.load import check
 
 MANIFEST = "manifest.json"
-# Number of the format of the manifest and of the members' names; a change that a reader must know of counts it up.
+# Number of the format of the manifest and of the members' names. Any change that a reader must know of raises it.
 Format = Literal[4]
 FORMAT: Format = 4
 
 RUN_ID = r"[a-z0-9][A-Za-z0-9_.+-]{0,199}"
-# The files of a run, its record last as when it was made.
+# The files of a run. The record comes last, as when a run writes its files.
 FILES = (
     STEPS, EPOCHS, *(f"{ACTIVITY}/{table}.parquet" for table in ARCHIVED_TABLES), f"{ACTIVITY}/{ACTIVITY_INDEX}", RUN,
 )  # fmt: skip
@@ -27,10 +27,13 @@ MEMBER = re.compile(
     rf"runs/(?P<run>{RUN_ID})/(?P<file>{'|'.join(map(re.escape, FILES))})"
     rf"|{MACHINES}/(?P<machine>[0-9]{{1,4}}-(?:cpu|cuda)\.json)"
 )
-LONGEST = 200  # characters of a name from an archive in a message
+# A message shows at most this many characters of a text from an archive.
+LONGEST = 200
 
-PLACES = {"folder", "path", "download", "results"}  # keys that say where something lies or comes from
-UNKNOWN_PLACE = "recorded"  # replaces the paths of data, which an archive does not contain
+# Keys whose values are where something is or comes from. They are left out of an archive.
+PLACES = {"folder", "path", "download", "results"}
+# Stands in for where data sets are, because an archive leaves that out and a configuration requires it.
+UNKNOWN_PLACE = "recorded"
 
 
 class Member(Strict):
@@ -44,22 +47,25 @@ class Member(Strict):
 class Manifest(Strict):
     """The first member of an archive.
 
-    `experiment` is the configuration that was run, without the places of data, models and results.
+    `multicard` is the version that wrote the archive. `experiment` is the configuration that was run, without where
+    data, models and results are.
     """
 
     format: Format
     multicard: str
     experiment: dict[str, Any]
-    files: Annotated[list[Member], FailFast()]  # only the first fault is told, and there may be millions
+    # Validation stops at the first fault, because there may be millions and only the first one is reported.
+    files: Annotated[list[Member], FailFast()]
 
     @property
     def runs(self) -> list[str]:
-        """Ids of the runs."""
+        """Ids of the runs, each once, in the order of the files."""
         matches = (MEMBER.fullmatch(file.name) for file in self.files)
         return list(dict.fromkeys(match["run"] for match in matches if match and match["run"]))
 
     @model_validator(mode="after")
     def _names_are_those_of_runs(self) -> "Manifest":
+        """Raise `ValueError` if a file is listed twice, has no name that `MEMBER` allows, or a run lacks a file."""
         names = {file.name for file in self.files}
         if len(names) < len(self.files):
             raise ValueError("it lists a file twice")
@@ -74,16 +80,16 @@ class Manifest(Strict):
 
 
 def check_suffix(path: Path) -> None:
-    """Refuse a name that is not that of an archive."""
+    """Raise `UserError` if the name of a file does not end in `ARCHIVE`."""
     if not path.name.endswith(ARCHIVE):
         raise UserError(f"{path}: expected a name that ends in {ARCHIVE}")
 
 
 def configuration_of(experiment: Experiment) -> dict[str, Any]:
-    """The configuration as JSON: all that it states, without the places of data and results.
+    """Return the configuration as JSON: all that it states, except where data, models and results are.
 
-    What a scenario states is kept where it equals a default too: it may override what all scenarios share, or what its
-    workload takes for granted.
+    A value that a scenario states is kept even if it equals a default, because it may override a value that all
+    scenarios share, or a default of the scenario's workload.
     """
     stated = experiment.model_dump(mode="json", exclude_unset=True)
     for section in ("datasets", "models"):
@@ -95,13 +101,16 @@ def configuration_of(experiment: Experiment) -> dict[str, Any]:
 
 
 def _without_places(section: dict[str, Any]) -> dict[str, Any]:
+    """Return a section without its own keys in `PLACES`; sections inside it are unchanged."""
     return {key: value for key, value in section.items() if key not in PLACES}
 
 
 def experiment_of(manifest: Manifest, archive: Path) -> Experiment:
-    """The configuration of the runs in an archive; it expands into the same runs. `archive` is named in messages.
+    """Return the configuration of the runs in an archive, which expands into the same runs.
 
-    Raises `UserError` if it is no configuration of this version, one line per fault.
+    `archive`: the path of the archive, for messages.
+
+    Raises `UserError` with a line for each fault if this version of multicard does not accept the configuration.
     """
     try:
         return configured(manifest.experiment)
@@ -111,18 +120,22 @@ def experiment_of(manifest: Manifest, archive: Path) -> Experiment:
 
 
 def configured(stated: dict[str, Any]) -> Experiment:
-    """The configuration that an archive states; its data sets lie nowhere.
+    """Return the configuration that an archive states, with `UNKNOWN_PLACE` for where its data sets are.
 
-    Raises `UserError` if it is none, one line per fault.
+    Raises `UserError` with a line for each fault if it is not a valid configuration.
     """
     datasets = stated.get("datasets")
     if isinstance(datasets, dict):
         stated = stated | {"datasets": {name: _placed(entry) for name, entry in datasets.items()}}
+    # Without `outside` it is not checked whether data, models and the results folder are there.
     return check(stated, "experiment", outside=False)
 
 
 def _placed(dataset: Any) -> Any:
-    """A data set with something in the place of where it lies."""
+    """Return a data set with `UNKNOWN_PLACE` for each required key of `PLACES` that it lacks.
+
+    If this is not a data set of a known source, return it unchanged: `check` reports it.
+    """
     if not isinstance(dataset, dict) or dataset.get("source") not in list(SOURCES):
         return dataset
     fields = SOURCES[dataset["source"]].model_fields

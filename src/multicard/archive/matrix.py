@@ -17,26 +17,31 @@ from multicard.experiment.read_run import read_run
 from multicard.experiment.runs import Run, distinct, expand
 from multicard.runs.record import Place
 
-# The folder that holds all prepared inputs of a sort, and the name of such an input in the rule that runs a job, by the
-# parameter that names one.
+# Two properties of the inputs of a run, by the parameter that names an input: the folder that holds all prepared inputs
+# of its sort, and the name of the input in the rule that launches a run.
 INPUT_FOLDERS = {"dataset": "data", "model": "data/models"}
 INPUT_NAMES = {"dataset": "data", "model": "model"}
 
 
 @dataclass(frozen=True)
 class Matrix:
-    """All runs of an experiment, made by `Matrix.plan`: what can run, in which order, and why other runs cannot."""
+    """All runs of an experiment, made by `Matrix.plan`: which can run, in which order, and why others cannot run."""
 
     experiment: Experiment
-    scenarios: dict[str, list[Run]]  # runs of each scenario, in order; scenarios may share runs
-    runs: dict[str, Run]  # all runs by id
-    machine: Machine  # what the runs are planned for: this machine, or a node of the cluster
-    reasons: dict[str, str | None]  # why a run, by its id, can have no results; None where it can
-    measured: frozenset[str] = frozenset()  # ids of runs that cannot run here, and whose results are here nevertheless
+    # The runs of each scenario, in order. Scenarios may share runs.
+    scenarios: dict[str, list[Run]]
+    # All runs by id.
+    runs: dict[str, Run]
+    # The machine that the runs are planned for: this one, or a node of the cluster.
+    machine: Machine
+    # By the id of each run the reason why it cannot have results; None if it can run here or was measured elsewhere.
+    reasons: dict[str, str | None]
+    # Ids of runs that cannot run here, but were measured elsewhere: their results are in the folder of results.
+    measured: frozenset[str] = frozenset()
 
     @classmethod
     def plan(cls, experiment: Experiment) -> "Matrix":
-        """Expand an experiment, and plan it for the cluster that it states, else for this machine."""
+        """Expand an experiment, and plan its runs for the cluster that it states, else for this machine."""
         scenarios = expand(experiment)
         runs = distinct(scenarios)
         machine = machine_for(experiment.cluster)
@@ -62,14 +67,16 @@ class Matrix:
         return list(self.runs) if scenario is None else [run.id for run in self.scenarios[scenario]]
 
     def prepared(self, run: str) -> dict[str, str]:
-        """Return the provenance files of a run's inputs: `data` and, if it tunes one, `model`."""
+        """Return the provenance files of a run's inputs, under `data` for a data set and `model` for a model."""
         folders = _input_folders(self.runs[run])
         return {INPUT_NAMES[parameter]: f"{folder}/{PROVENANCE}" for parameter, folder in folders.items()}
 
     def undecided_data(self) -> list[str]:
         """Return the provenance files of data sets that have to be prepared before it is known which runs can run.
 
-        Those are data sets of an unknown number of samples, which may be too few for a planned run.
+        The number of samples of such a data set is known only once it is prepared, and may be too small for a planned
+        run. Left out are data sets that are prepared already, and those that are needed only by runs that have a
+        record.
         """
         undecided = set()
         for name in self.planned():
@@ -83,12 +90,12 @@ class Matrix:
         return sorted(undecided)
 
     def all_prepared(self) -> list[str]:
-        """Return the provenance files of all data sets and models that are needed, but for runs measured elsewhere."""
+        """Return the provenance files of all data sets and models of runs, except runs that were measured elsewhere."""
         needed = self.runs.keys() - self.measured
         return sorted({file for run in needed for file in self.prepared(run).values()})
 
     def plans(self) -> dict[str, dict[str, Any]]:
-        """Return the question and the drawn figures of every scenario."""
+        """Return the question and the names of the figures of every scenario; no figures if it has no run to show."""
         drawn = self.figures()
         return {
             name: {"question": scenario.question, "figures": drawn.get(name, [])}
@@ -110,11 +117,11 @@ class Matrix:
         """Return the ids of the runs that are to run here, in the order in which they start."""
         return [run for run in self.order if self.reasons[run] is None and run not in self.measured]
 
-    # Priorities of Snakemake's jobs: of those that could start, the one with the highest does.
+    # Priorities of Snakemake's jobs. Of the jobs that could start, Snakemake starts the one with the highest priority.
 
     @property
     def first_priority(self) -> int:
-        """Priority of what goes before all runs, such as preparing data."""
+        """Priority of jobs that come before all runs, such as preparing data."""
         return len(self.runs) + 1
 
     @cached_property
@@ -123,7 +130,7 @@ class Matrix:
 
     @cached_property
     def _group_priorities(self) -> dict[tuple[str, ...], float]:
-        """Priorities between the last run of each group of scenarios and the first of the next."""
+        """For each group of scenarios a priority between its last run and the first run of the next group."""
         priorities = {}
         for run, position in self.order.items():
             # The last run of the group overwrites those before it.
@@ -135,14 +142,15 @@ class Matrix:
         return self._run_priorities[run]
 
     def priority_of_scenario(self, scenario: str) -> float:
-        """Return the priority of measuring and drawing a scenario: between its group's last run and the next one's.
+        """Return the priority of measuring and drawing a scenario, which comes after the last run of its group.
 
-        Between two runs of the group the machine would cool down, or be busy with something else.
+        It does not come between two runs of the group, because the machine would cool down before the second run, or be
+        busy with something else. It comes before the next group of scenarios.
         """
         return self.priority_of_trace(self.scenarios[scenario][0].id)
 
     def priority_of_trace(self, run: str) -> float:
-        """Return the priority of reading a run's trace: that of the scenarios among whose runs it starts."""
+        """Return the priority of reading a run's trace: after the last run of the group in which the run starts."""
         return self._group_priorities[self.order[run].group]
 
     def summary(self, scenario: str) -> str:
@@ -157,7 +165,7 @@ class Matrix:
 
 
 def _input_folders(run: Run) -> dict[str, str]:
-    """Return the folders in which the inputs of a run are prepared, by the parameter that names each."""
+    """Return the folders in which the inputs of a run are prepared, by the parameter that names the input."""
     folders = {}
     for parameter, definition in run.inputs.items():
         name = folder_name(getattr(run.parameters, parameter), definition)
@@ -166,13 +174,13 @@ def _input_folders(run: Run) -> dict[str, str]:
 
 
 def _data_folder(run: Run) -> Path | None:
-    """Return the folder of a run's prepared data set; None where it has none."""
+    """Return the folder of a run's prepared data set; None if the run has no data set."""
     folder = _input_folders(run).get("dataset")
     return Path(folder) if folder else None
 
 
 def _has_record(folder: Path, run: Run) -> bool:
-    """Return whether a run directory is complete and of a run with these parameters, wherever it was measured."""
+    """Return True if a run directory is complete and its record has the parameters of `run`."""
     if not all((folder / name).exists() for name in (RUN, STEPS, EPOCHS, f"{TRACE}/{CAPTURED}")):
         return False
     try:

@@ -49,10 +49,13 @@ from multicard.runs.parameters import run_id
 from multicard.runs.record import RunRecord
 from multicard.trace.tables import ACTIVITIES
 
+# The words in the column `window` of the steps.
 WINDOWS = (b"warmup", b"measured", b"profiled")
 # The form of a trace's notice, without the trace's name before it.
 NOTICE = text(r"process [0-9]+(, device [0-9]+)?: [\w ,;.()]+(: [\w ,;.()]+)?")
-NUMBERS = b"0123456789+-.,einfa\r\n"  # the characters of CSV's numbers, with `nan` and `inf`
+# The characters of numbers in CSV, with `nan` and `inf`, and of what separates them.
+NUMBERS = b"0123456789+-.,einfa\r\n"
+# The files of an archive are collected in memory up to this many bytes, and on disk if they are more.
 SPOOLED_BYTES = 64 << 20
 
 
@@ -61,17 +64,19 @@ class Packed:
     """What went into an archive."""
 
     runs: list[str] = field(default_factory=list)
-    incomplete: list[Path] = field(default_factory=list)  # files for lack of which runs with a record were skipped
-    # Accounts and hosts whose names are words of what the user wrote, such as a command: it may be by chance.
+    # The first missing file of each run that has a record, but was skipped because it is incomplete.
+    incomplete: list[Path] = field(default_factory=list)
+    # Names of this account and this machine that are also words of archived text, such as a command; maybe by chance.
     names: list[str] = field(default_factory=list)
 
 
 def pack(experiment: Experiment, out: Path) -> Packed:
-    """Write the runs of an experiment that are there, and the limits of machines in its results, to `out`.
+    """Write the complete runs of an experiment, and the limits of machines in its results, to the .tar.gz `out`.
 
-    That is a .tar.gz. What leaves is listed in `allowed`. Equal runs give equal bytes.
+    `allowed` selects what leaves of them. Equal runs give equal bytes.
 
-    Raises `UserError` if there is no complete run, a file of one cannot be read, or `out` cannot be written to.
+    Raises `UserError` if there is no complete run, a file of a run cannot be read, or `out` cannot be written. It is
+    raised as well if a run or the configuration is not valid without private text, or two runs are the same without it.
     """
     check_suffix(out)
     problem = unwritable(out.parent)
@@ -120,7 +125,7 @@ def pack(experiment: Experiment, out: Path) -> Packed:
 
 
 def _check_stated(stated: dict[str, Any]) -> None:
-    """Raise `UserError` if a configuration without private text is none that an archive's reader takes."""
+    """Raise `UserError` if a configuration is no longer valid after private text was removed from it."""
     try:
         configured(stated)
     except UserError as error:
@@ -131,7 +136,7 @@ def _check_stated(stated: dict[str, Any]) -> None:
 def _read_record(folder: Path) -> RunRecord:
     """Read the record of a run.
 
-    Raises `UserError` if it is damaged, or that of another run than the folder's name says.
+    Raises `UserError` if it is damaged, or is the record of a run that the folder is not named after.
     """
     record = read_run(folder)
     if record.run != folder.name:
@@ -140,9 +145,11 @@ def _read_record(folder: Path) -> RunRecord:
 
 
 def _renamed(record: RunRecord, allowed: Allowed) -> RunRecord:
-    """Return a record with parameters that may leave, and the name that they make.
+    """Return a record without private text in its parameters, and with the id that these parameters give the run.
 
-    Raises `UserError` if they are no longer valid without private text.
+    Only the parameters of a user's own program can hold private text, so other records are returned unchanged.
+
+    Raises `UserError` if the parameters are not valid without their private text.
     """
     if not WORKLOADS[record.parameters.workload].is_user_program:
         return record
@@ -155,7 +162,10 @@ def _renamed(record: RunRecord, allowed: Allowed) -> RunRecord:
 
 
 def _names_in(written: str) -> list[str]:
-    """Return names of this account and this machine that are words of a text."""
+    """Return names of this account and this machine that are words of a text.
+
+    The account "root" and names of a single character are not looked for.
+    """
     names = {os.environ.get(name, "") for name in ("USER", "LOGNAME", "SUDO_USER")} - {"root"}
     names |= {socket.gethostname(), socket.gethostname().partition(".")[0]}
     words = (rf"(?i)(?<![^\W_]){re.escape(name)}(?![^\W_])" for name in sorted(names) if len(name) > 1)
@@ -178,7 +188,7 @@ def _members(folder: Path, record: RunRecord) -> Iterator[tuple[str, bytes]]:
         buffer = io.BytesIO()
         pq.write_table(table, buffer, compression="zstd")
         yield f"{ACTIVITY}/{name}.parquet", buffer.getvalue()
-    # Before the process such a line names the file, as a user may have called it.
+    # A notice begins with the trace's name, which the user may have chosen, so only the part from "process" on is kept.
     without_file = (line[max(line.rfind("process "), 0) :] for line in run.trace_notices())
     notices = [notice for notice in map(NOTICE, without_file) if notice]
     index = {"profiler": record.profiler.used, "tables": tables, "notices": notices}
@@ -187,7 +197,10 @@ def _members(folder: Path, record: RunRecord) -> Iterator[tuple[str, bytes]]:
 
 
 def _numbers(path: Path, columns: Iterable[str]) -> bytes:
-    """Return the content of a CSV file, which may hold nothing but numbers."""
+    """Return the content of a CSV file.
+
+    Raises `UserError` if it has a column not in `columns`, or text other than numbers and `WINDOWS`.
+    """
     content = path.read_bytes()
     header, _, body = content.partition(b"\n")
     if set(header.decode("utf-8", "replace").strip().split(",")) <= set(columns):
@@ -199,7 +212,10 @@ def _numbers(path: Path, columns: Iterable[str]) -> bytes:
 
 
 def _table(run: RunFiles, name: str, reports: NumberedNames) -> pa.Table:
-    """Return an activity table: its columns of numbers, and the words of `COLUMNS` in those of text."""
+    """Return what leaves of an activity table: all numbers, and the texts that the rules `COLUMNS` let leave.
+
+    `reports` gives numbered names to the traces in the column `report`.
+    """
     schema = ACTIVITIES[name].schema
     table = run.activity(name, schema.names)
     columns = []
@@ -226,11 +242,12 @@ def _json(value: Any) -> bytes:
 
 
 def _write(target: IO[bytes], members: Iterable[tuple[str, bytes]]) -> None:
+    """Write members to a .tar.gz. It holds no times and owners, so equal members give equal bytes."""
     with (
         gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=target, mtime=0) as packed,
         tarfile.open(fileobj=packed, mode="w|", format=tarfile.PAX_FORMAT) as tar,
     ):
         for name, content in members:
-            info = tarfile.TarInfo(name)  # time, owner and group stay zero
+            info = tarfile.TarInfo(name)
             info.size, info.mode = len(content), 0o644
             tar.addfile(info, io.BytesIO(content))

@@ -1,7 +1,8 @@
-"""Read an archive of recorded runs that may come from anybody: nothing leaves its folder, nothing altered is taken.
+"""Read an archive of recorded runs that may come from anybody.
 
-No member is extracted by its own name or kind: only names of the manifest's form are known, only plain files are read,
-and each must have the size and checksum that the manifest states. The checksums tell damage, not who made the archive.
+Nothing is written outside the given folders, and nothing altered is accepted. A member is accepted only if the manifest
+lists it, which allows only names of a fixed form (`MEMBER`), if it is a plain file, and if it has the size and checksum
+that the manifest states. Checksums show damage, but not who made the archive.
 """
 
 import hashlib
@@ -24,22 +25,25 @@ from multicard.core.text import printable
 from multicard.core.validation import first_fault
 from multicard.experiment.read_run import read_run
 
+# Files are read and written in pieces of this size.
 PIECE_BYTES = 1 << 20
+# An archive may unpack to this many times its size.
 LIMIT = UnpackLimit(times=200)
-# A manifest lists each run in about 3 kB, which takes 5 kB of the archive or more, so that this is several times what
-# multicard writes.
+# A manifest may have this many times the size of its archive. multicard itself writes about 3 kB for each run, and the
+# run takes 5 kB of the archive or more, so the limit is several times what multicard needs.
 MANIFEST_LIMIT = UnpackLimit(times=4, always_bytes=1 << 20)
+# Errors that reading a damaged archive raises.
 DAMAGE = (OSError, EOFError, zlib.error, tarfile.TarError, ValueError)
 
 
 def unpack(path: Path, folder: Path, machines: Path | None = None, limit: UnpackLimit = LIMIT) -> Manifest:
     """Check a whole archive, and write the files of its runs to `folder`/<run>/.
 
-    The limits of machines that are in it are written to the folder `machines`, if any. `limit`: how much the archive
-    may unpack to.
+    `machines`: the folder to which the limits of machines in the archive are written; None to write none. `limit`: how
+    much the archive may unpack to.
 
-    Raises `UserError` if anything in it is missing, altered or not what the manifest lists, or there is no space left.
-    `folder` may hold some of its files then.
+    Raises `UserError` if anything in the archive is missing, altered or not listed in the manifest, or there is no
+    space left. In this case some of the archive's files may have been written already.
     """
     with report_full_disk(folder), _opened(path, limit) as (manifest, tar, stream):
         missing = {file.name: file for file in manifest.files}
@@ -53,7 +57,7 @@ def unpack(path: Path, folder: Path, machines: Path | None = None, limit: Unpack
             if entry.size != member.bytes:
                 raise UserError(f"{path}: {name}: found {entry.size} bytes, expected {member.bytes} by the manifest")
             _write_member(path, _content_of(tar, entry), member, _target(member, folder, machines))
-        # The checksum of the compressed stream comes last, and is only compared when all of it has been read.
+        # The checksum of the gzip stream is at its end, and is compared only if all of the stream is read.
         while stream.read(PIECE_BYTES):
             pass
         if missing:
@@ -70,7 +74,7 @@ def unpack(path: Path, folder: Path, machines: Path | None = None, limit: Unpack
 
 
 def _target(member: Member, folder: Path, machines: Path | None) -> Path | None:
-    """Return where a member is written; None if only its checksum matters."""
+    """Return where to write a member; None if it is not to be written, and only its checksum is compared."""
     parts = MEMBER.fullmatch(member.name)
     if parts is None:
         raise ValueError(f"{member.name}: accepted by the manifest, though no member may have such a name")
@@ -87,7 +91,7 @@ def _content_of(tar: tarfile.TarFile, entry: tarfile.TarInfo) -> IO[bytes]:
 
 
 def _write_member(path: Path, content: IO[bytes], member: Member, target: Path | None) -> None:
-    """Write a member to `target`, if any, and check its checksum."""
+    """Write a member to `target`, unless that is None; raise `UserError` if its checksum is not the manifest's."""
     digest = hashlib.sha256()
     if target is not None:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -102,7 +106,10 @@ def _write_member(path: Path, content: IO[bytes], member: Member, target: Path |
 
 @contextmanager
 def _opened(path: Path, limit: UnpackLimit) -> Iterator[tuple[Manifest, tarfile.TarFile, io.BufferedIOBase]]:
-    """Open an archive: its manifest, the members after it, and the unpacked stream. Damage becomes a `UserError`."""
+    """Yield the manifest of an archive, the tar file from its second member on, and the uncompressed stream.
+
+    An error of the block that means damage becomes a `UserError`; an error that means a full disk does not.
+    """
     check_suffix(path)
     if not path.is_file():
         raise UserError(f"{path}: no such file")
@@ -120,6 +127,10 @@ def _opened(path: Path, limit: UnpackLimit) -> Iterator[tuple[Manifest, tarfile.
 
 
 def _read_manifest(path: Path, tar: tarfile.TarFile) -> Manifest:
+    """Read the manifest, which must be the first member.
+
+    Raises `UserError` if it is missing, too large or not valid.
+    """
     entry = tar.next()
     if entry is None or entry.name != MANIFEST or not entry.isreg():
         raise UserError(f"{path}: {MANIFEST}: missing, expected the first member of an archive made by multicard")

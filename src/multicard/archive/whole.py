@@ -1,4 +1,4 @@
-"""Whether the files of a run are still those that it left."""
+"""Check that the files of a run are all there, and are unchanged since the run wrote them."""
 
 from pathlib import Path
 
@@ -9,19 +9,19 @@ from multicard.results.run_files import RunFiles
 
 
 def first_missing(folder: Path) -> str | None:
-    """Name of a file that a run directory lacks, of those that are read of a run; None where all are there."""
+    """Return the first of `FILES` that a run directory lacks; None if all of them are there."""
     return next((name for name in FILES if not (folder / name).is_file()), None)
 
 
 def check_files(run: RunFiles, traced: bool) -> None:
-    """Check that the files that are read of a run are there, and are what it wrote.
+    """Raise `UserError` at the first file of a run that is missing, or was cut or altered since the run wrote it.
 
-    `traced`: whether it has activity tables.
-
-    Raises `UserError` at the first file that is missing, cut or altered.
+    The files are those with a checksum, and, if `traced` is True because the run must have activity tables, also all of
+    `FILES`.
     """
     folder = run.folder
-    kept = folder / KEPT / RUN  # the record has no checksum, but a second copy where the workflow made the run
+    # The record has no checksum. A run that the workflow launched has a second copy of its record instead.
+    kept = folder / KEPT / RUN
     if kept.is_file() and kept.read_bytes() != (folder / RUN).read_bytes():
         raise UserError(
             f"{folder / RUN}: altered since the run wrote it: {kept} differs; delete {folder} to run it again"
