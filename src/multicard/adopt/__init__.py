@@ -1,1 +1,1 @@
-"""Runs of traces that exist already: what a table states of them, what they show, and the configuration of them."""
+"""Make runs from traces that exist already: by what a table states about them, and by what the traces show."""

@@ -1,4 +1,4 @@
-"""The configuration whose runs are those of a table of traces."""
+"""Make the configuration of the runs in a table of traces."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ from multicard.experiment.workload import parameters_of
 from multicard.runs.parameters import ARGS, ARGS_PREFIX, flat, nested
 
 SCENARIO = "adopted"
-# Runs that the values of a table may combine to, at most.
+# The values of a table may combine to at most this many runs.
 MOST_RUNS = 500
 FIGURES_OF_TRACES = (
     "step_times", "time_shares", "cuda_api", "kernel_classes", "memory_transfers", "device_time", "collectives",
@@ -20,9 +20,12 @@ FIGURES_OF_TRACES = (
 
 
 def configuration(runs: Sequence[TracedRun]) -> dict[str, Any]:
-    """Return a configuration that expands into the runs, without `results`.
+    """Return a configuration whose runs include the given runs. It does not state `results`.
 
-    Raises `UserError` if there is none with at most `MOST_RUNS` runs, or two values are the same.
+    Its runs are all combinations of the values that the given runs have, so there may be runs without a trace.
+
+    Raises `UserError` if these are more than `MOST_RUNS` runs, or two rows write the same value in two ways, such as 1
+    and 1.0.
     """
     stated = [_stated(run) for run in runs]
     fixed: dict[str, Any] = {}
@@ -37,6 +40,7 @@ def configuration(runs: Sequence[TracedRun]) -> dict[str, Any]:
     repeats = max(run.parameters.get("repeat", 1) for run in runs)
     _check_combinations(varied, repeats, len(runs))
     config = {"scenarios": {SCENARIO: _scenario(fixed, varied, repeats)}}
+    # `check` raises `UserError` if the configuration is not valid. It does not look at data, models and results.
     expanded = distinct(expand(check(config, "multicard analyze --as-runs", outside=False)))
     for run in runs:
         if run.id not in expanded:
@@ -45,7 +49,10 @@ def configuration(runs: Sequence[TracedRun]) -> dict[str, Any]:
 
 
 def _check_combinations(varied: Mapping[str, Sequence[Any]], repeats: int, traced_runs: int) -> None:
-    """Raise `UserError` if values combine to too many runs."""
+    """Raise `UserError` if values and repeats combine to more than `MOST_RUNS` runs.
+
+    `traced_runs`: number of runs that have traces, for the message.
+    """
     combined = repeats * math.prod(len(listed) for listed in varied.values())
     if combined > MOST_RUNS:
         names = [name.removeprefix(ARGS_PREFIX) for name in varied]
@@ -58,7 +65,7 @@ def _check_combinations(varied: Mapping[str, Sequence[Any]], repeats: int, trace
 
 
 def _scenario(fixed: Mapping[str, Any], varied: Mapping[str, Sequence[Any]], repeats: int) -> dict[str, Any]:
-    """Return the scenario of runs, which asks for speed-ups if they have several numbers of devices."""
+    """Return the scenario of the runs. It asks for speed-ups if the runs have different numbers of devices."""
     question = "Where does the time go?"
     figures = list(FIGURES_OF_TRACES)
     if "devices" in varied:
@@ -80,7 +87,7 @@ def _stated(run: TracedRun) -> dict[str, Any]:
 
 
 def _distinct(values: Sequence[Any]) -> list[Any]:
-    """Return each value once: numbers by their size, others in the order of their first occurrence.
+    """Return each value once: in rising order if all are numbers, else in the order of their first occurrence.
 
     >>> _distinct([8, 2, 8]), _distinct(["ddp", "dp", "ddp"])
     ([2, 8], ['ddp', 'dp'])

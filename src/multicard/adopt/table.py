@@ -19,22 +19,22 @@ from multicard.runs.parameter_types import OWN_NAME
 from multicard.runs.parameters import run_id
 from multicard.trace.files import READABLE, profiler_of
 
-# Columns of whole numbers that are no parameters of the user's own, with the least value of each.
+# Columns of whole numbers, with the least value that each allows. They are not among the user's own parameters.
 LEAST_VALUES = {"devices": 1, "nodes": 1, "repeat": 1, "samples_per_step": 1, "warmup_steps": 0}
 REQUIRED = ("trace", "devices")
 
 
 @dataclass
 class TracedRun:
-    """The row of a table about one run."""
+    """A run, as a row of a table states it."""
 
-    # Parameters of the workload `adopted`, as JSON has them.
+    # Parameters of the workload `adopted`, as JSON stores them.
     parameters: dict[str, Any]
-    # The row, for messages.
+    # Names the file and the line of the row in messages.
     where: str
-    # The traces of the run in order.
+    # The traces of the run, in natural order of their names; at least one.
     files: list[Path]
-    # `samples_per_step`, None if it is not stated, and `warmup_steps`.
+    # `samples_per_step`, None if it is not stated, and `warmup_steps`, 0 if it is not stated.
     facts: dict[str, Any]
 
     @property
@@ -46,7 +46,7 @@ class TracedRun:
     def profiler(self) -> Profiler:
         """The profiler that recorded the traces."""
         profiler = profiler_of(self.files[0])
-        # `read_table` takes no files without one.
+        # `read_table` refuses files that no profiler writes.
         assert profiler is not None
         return profiler
 
@@ -99,7 +99,7 @@ def read_table(path: Path) -> list[TracedRun]:
 
 
 def _read_cells(path: Path) -> _TableText:
-    """Read a CSV file, without its empty lines and the spaces around cells; `Batch Size` becomes `batch_size`."""
+    """Read a CSV file, without empty lines and spaces around cells; the header `Batch Size` becomes `batch_size`."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.reader(file)
@@ -112,7 +112,9 @@ def _read_cells(path: Path) -> _TableText:
 
 
 def _program_name(path: Path) -> str:
-    """Return the name of a table as far as it may be the name of a program.
+    """Return a name for the program of the runs, made from the file name of their table.
+
+    Each sequence of characters that such a name may not have becomes "-". If nothing remains, the name is "traces".
 
     >>> _program_name(Path("our runs!.csv")), _program_name(Path("β.csv"))
     ('our-runs', 'traces')
@@ -136,7 +138,10 @@ def _header_errors(path: Path, header: Sequence[str]) -> list[str]:
 
 
 def _run(stated: Mapping[str, str], where: str, program: str, folder: Path) -> TracedRun:
-    """Return a run, given the cells of its row by column."""
+    """Return a run, given the cells of its row by column; raise `UserError` if a cell is not valid.
+
+    `folder`: the one that paths of traces are relative to.
+    """
     numbers = {name: _number(where, name, stated[name]) for name in stated if name in LEAST_VALUES and stated[name]}
     if "devices" not in numbers:
         raise UserError(f"{where}: devices: is empty, expected the number of GPUs of the run")
@@ -167,14 +172,20 @@ def _run(stated: Mapping[str, str], where: str, program: str, folder: Path) -> T
 
 
 def _number(where: str, name: str, cell: str) -> int:
-    """Return the whole number of a cell; raise `UserError` if it is none, or less than its column allows."""
+    """Return the whole number of a cell; raise `UserError` if the cell holds no such number, or one below the least."""
     if not re.fullmatch(r"\d{1,9}", cell) or int(cell) < LEAST_VALUES[name]:
         raise UserError(f"{where}: {name}: found {cell!r}, expected a whole number of at least {LEAST_VALUES[name]}")
     return int(cell)
 
 
 def _files(trace: str, where: str, folder: Path) -> list[Path]:
-    """Return the traces of a row: one file, or those of a pattern such as `run/*.json.gz`, rank10 after rank2."""
+    """Return the trace files of a row, sorted in natural order: rank2 before rank10.
+
+    `trace`: the path of a file, or a pattern such as `run/*.json.gz`, relative to `folder`. A file whose own path looks
+    like a pattern counts as that file.
+
+    Raises `UserError` if there is no such file, or the files are not traces of one profiler, by their names.
+    """
     if not trace:
         raise UserError(f"{where}: trace: is empty, expected a file")
     paths = [folder / trace]

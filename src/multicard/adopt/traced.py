@@ -1,4 +1,4 @@
-"""Read the traces of a run for its ranks, its GPUs and its steps, and make the run directory from these."""
+"""Find the ranks, GPUs and steps of a run in its traces, and write its run directory."""
 
 import tempfile
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ from multicard.trace.model import Steps, Trace
 from multicard.trace.tables import STEPS as IN_STEPS
 from multicard.trace.tables import activity_tables
 
-# Steps by which the captures of two ranks may differ.
+# The numbers of steps in the captures of two ranks may differ by at most this.
 MOST_APART = 1
 
 
@@ -39,32 +39,32 @@ MOST_APART = 1
 class Traced:
     """A run and what its traces show."""
 
-    # What a table states of the run.
+    # What a table states about the run.
     run: TracedRun
-    # What shows its steps, in words; None if nothing does.
+    # What shows the steps of the run, in words; None if nothing shows them.
     source: str | None
-    # Rank of each process with kernels.
+    # The rank of each process that ran kernels.
     ranks: dict[Owner, int]
-    # Steps that count: as many of each rank, without the stated warm-up. Empty if nothing shows steps.
+    # The steps that count, equally many of each rank, without the stated warm-up; empty if nothing shows steps.
     steps: dict[Owner, Steps]
-    # GPUs at work.
+    # Number of GPUs that ran kernels.
     devices: int
-    # Lines on what its traces lack.
+    # Lines on what was corrected or left out when the activity tables were made; empty if they were not made.
     notices: tuple[str, ...] = ()
 
     @property
     def count(self) -> int:
-        """Number of steps that count, of each rank."""
+        """Number of steps that count; it is the same for each rank, and 0 if nothing shows steps."""
         return len(next(iter(self.steps.values())).starts) if self.steps else 0
 
 
 def gather(
     runs: Sequence[TracedRun], results: Path | None, step_range: str | None = None, large: bool = False
 ) -> tuple[list[Traced], list[str]]:
-    """Read the traces of runs, one run after another; return what they show, and a line per run that has an error.
+    """Read the traces of runs, one run after another; return what they show, and a message for each run with an error.
 
-    `results`: folder for the run directories; None to write none. `step_range`: name of the ranges that are steps; by
-    default steps are found. `large`: whether gzipped traces may unpack to any size.
+    `results`: the folder for the run directories; None to write none. `step_range`: the name of the ranges that are
+    steps; None to infer the steps (`find_steps`). `large`: True if gzipped traces may unpack to any size.
     """
     all_traced: list[Traced] = []
     errors: list[str] = []
@@ -77,7 +77,7 @@ def gather(
                     _write_run(traced, traces, results / run.id)
                 all_traced.append(traced)
             except TraceError as error:
-                # Such an error names the trace only.
+                # A `TraceError` names only the trace, so the row is added.
                 errors.append(f"{run.where}: {error}")
             except UserError as error:
                 errors.append(str(error))
@@ -85,10 +85,10 @@ def gather(
 
 
 def _open_traces(run: TracedRun, scratch: Path, large: bool) -> list[Trace]:
-    """Open the traces of a run; reports are exported to `scratch`."""
+    """Open the traces of a run; a report is exported to a folder in `scratch` first."""
     traces = []
     for number, path in enumerate(run.files):
-        # Reports of two ranks may share a name.
+        # Each trace has a folder of its own, because reports of two ranks may have the same name.
         folder = scratch / f"{number}"
         folder.mkdir(parents=True)
         traces.append(open_trace(path, folder, large))
@@ -98,7 +98,8 @@ def _open_traces(run: TracedRun, scratch: Path, large: bool) -> list[Trace]:
 def _analyze(run: TracedRun, traces: Sequence[Trace], step_range: str | None) -> Traced:
     """Return what the traces of a run show.
 
-    Raises `UserError` if that contradicts what is stated of the run.
+    Raises `UserError` if a trace holds no kernels, the ranges `step_range` are not in every rank, or the traces
+    contradict what the table states about the run.
     """
     found_steps = find_steps(traces, step_range)
     traces_with_kernels = {number for number, _ in found_steps.devices}
@@ -123,7 +124,10 @@ def _analyze(run: TracedRun, traces: Sequence[Trace], step_range: str | None) ->
 
 
 def _gpus_at_work(traces: Sequence[Trace], found_steps: FoundSteps) -> int:
-    """Return the number of GPUs that ran kernels; processes that share one count it once where the traces show that."""
+    """Return the number of GPUs that ran kernels.
+
+    A GPU that several processes share counts once if the traces identify it. If not, it counts once for each process.
+    """
     gpus: set[object] = set()
     for (number, process), devices in found_steps.devices.items():
         for device in devices:
@@ -133,9 +137,13 @@ def _gpus_at_work(traces: Sequence[Trace], found_steps: FoundSteps) -> int:
 
 
 def _ranks(run: TracedRun, traces: Sequence[Trace], found_steps: FoundSteps) -> dict[Owner, int]:
-    """Return the ranks of the processes: as the traces state, else in the order of files, devices and processes.
+    """Return the ranks of the processes that ran kernels.
 
-    Raises `UserError` if two processes have the same rank, or a rank is higher than the stated devices allow.
+    These are the ranks that the traces state. If any process has no stated rank, all processes are numbered from 0
+    instead, in the order of file, first device and process id.
+
+    Raises `UserError` if two processes have the same rank, or the highest rank is too high: ranks count from 0, up to
+    the stated number of devices or to the number of processes, whichever is more.
     """
 
     def position(owner: Owner) -> tuple[Any, ...]:
@@ -157,16 +165,19 @@ def _ranks(run: TracedRun, traces: Sequence[Trace], found_steps: FoundSteps) -> 
             raise UserError(f"{run.where}: two of its traces are of rank {rank}, expected those of one run")
     highest = max(all_ranks)
     devices = run.parameters.get("devices", 1)
-    # Ranks may share a GPU.
+    # Ranks may share GPUs, so there may be more processes than devices.
     if highest >= max(devices, len(owners)):
         raise UserError(f"{run.where}: holds a trace of rank {highest}, and devices is {devices}")
     return ranks
 
 
 def _common_steps(run: TracedRun, found_steps: FoundSteps, ranks: dict[Owner, int]) -> dict[Owner, Steps]:
-    """Return as many steps of each rank, from the first one on, without the warm-up.
+    """Return equally many steps of each rank: those after the stated warm-up, up to the number that all ranks have.
 
-    Raises `UserError` if ranks have unequal numbers of steps, or none beside the warm-up.
+    The result is empty if nothing shows steps.
+
+    Raises `UserError` if the numbers of steps of two ranks differ by more than `MOST_APART`, or a rank has no step
+    after the warm-up.
     """
     counts = {ranks[owner]: len(steps.starts) for owner, steps in found_steps.steps.items()}
     if not counts:
@@ -190,7 +201,7 @@ def _common_steps(run: TracedRun, found_steps: FoundSteps, ranks: dict[Owner, in
 
 
 def _write_run(traced: Traced, recorded: Sequence[Trace], folder: Path) -> None:
-    """Write the run directory of a run as a job leaves it; what its traces do not show is empty."""
+    """Write a run directory like that of a job; what the traces do not show is empty."""
     run = traced.run
     profiler = run.profiler.name
     traces = with_steps(recorded, traced.steps)
@@ -203,7 +214,7 @@ def _write_run(traced: Traced, recorded: Sequence[Trace], folder: Path) -> None:
     write_csv(folder / STEPS, STEP_COLUMNS, _step_rows(traced, RunFiles(folder)))
     write_csv(folder / EPOCHS, EPOCH_COLUMNS, ())
     write_json(folder / RUN, _record(traced, traces, folder).as_json())
-    # The rules make the index from the record, so it has to be newer.
+    # The pipeline would make an index that is older than the record again, so the index has to be the newer file.
     (folder / ACTIVITY / ACTIVITY_INDEX).touch()
 
 
@@ -212,13 +223,13 @@ def _name_ranks(traces: Sequence[Trace], ranks: dict[Owner, int]) -> None:
     names = [trace.name for trace in traces]
     for number, trace in enumerate(traces):
         trace.ranks = {process: rank for (trace_number, process), rank in ranks.items() if trace_number == number}
-        # Traces of ranks in folders of their own may share a name.
+        # Traces may have the same name if each rank has a folder of its own.
         if names.count(trace.name) > 1:
             trace.name = f"{trace.name} {number}"
 
 
 def _record(traced: Traced, traces: Sequence[Trace], folder: Path) -> RunRecord:
-    """Return the record of a run whose tables are written to a folder."""
+    """Return the record of a run; `folder` is its run directory, which must hold its tables already."""
     run = traced.run
     gpus = dict.fromkeys(gpu_name(name) for trace in traces for name in trace.gpus)
     steps_from = traced.source if traced.steps else None
@@ -243,10 +254,12 @@ def _record(traced: Traced, traces: Sequence[Trace], folder: Path) -> RunRecord:
 
 
 def _step_rows(traced: Traced, run: RunFiles) -> list[dict[str, Any]]:
-    """Return rows of steps.csv: times as the traces show them, and the stated samples, shared equally by the ranks.
+    """Return the rows of steps.csv: the times that the traces show, and the samples that the table states.
 
-    A step lasts until the next one starts, as in every other number about a trace. How long the last one lasts is
-    known for its work only, so it has a row only where it is alone.
+    The samples of a step are divided equally between the ranks; they are None if the table does not state them.
+
+    A step lasts until the next step of its rank starts, as in every other number about a trace. For the last step it is
+    only known how long its own work lasts, so the last step has no row, unless it is the only one.
     """
     if not traced.steps:
         return []
