@@ -14,10 +14,10 @@ from multicard.core.text import printable_lines
 
 
 def run_program(train: Callable[[dict[str, Any]], None]) -> None:
-    """Run one rank of a job with the contents of the job.json that the command line names.
+    """Read the job.json that the command line names, and call `train` with its contents.
 
-    `train`: the training; an error that the user can fix ends the program with one line. The file is written by
-    `multicard.launch.job`.
+    `train` runs one rank of the job. If it raises `UserError`, the program prints the lines of the error, without a
+    traceback, and exits with code 1. `multicard.launch.job` writes job.json.
     """
     parser = argparse.ArgumentParser(description=sys.modules["__main__"].__doc__)
     parser.add_argument("--job", type=Path, required=True, help="job.json in the scratch folder of the run")
@@ -25,10 +25,10 @@ def run_program(train: Callable[[dict[str, Any]], None]) -> None:
     try:
         train(job)
     except UserError as error:
-        # The process group stays: to destroy it could wait for the other ranks.
+        # The process group is not destroyed here, because that could wait for the other ranks.
         sys.exit(printable_lines(str(error)))
     except SystemExit:
-        # The observer ends the program when everything is measured.
+        # The observer raises this to end the program when everything is measured.
         _leave_group()
         raise
     _leave_group()

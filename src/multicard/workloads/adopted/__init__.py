@@ -1,4 +1,4 @@
-"""Runs made of traces that somebody else captured: nothing is launched."""
+"""Runs that are made from traces captured elsewhere; multicard launches nothing for them."""
 
 from multicard.workloads.adopted.workload import WORKLOAD
 

@@ -13,7 +13,11 @@ MEASURES: dict[str, str] = {
 
 
 def measure(record: RunRecord, common: Mapping[str, Any], steps: Any, epochs: Any) -> dict[str, Any]:
-    """Measures of one run from its record and the measures of every workload, which are empty without steps."""
+    """Return the measures of one adopted run.
+
+    `common`: the measures that every workload has. Where the traces show no steps, its `iteration_time_s` is None, and
+    `steps_per_s` is None, too. `steps` and `epochs` are not used. Raises `ValueError` if the run was not adopted.
+    """
     step_s = common["iteration_time_s"]
     adopted = record.adopted
     if adopted is None:

@@ -1,4 +1,4 @@
-"""The parameters of a run that was made of traces: what was stated of it."""
+"""The parameters of a run that was made from traces, as the user stated them."""
 
 from typing import ClassVar, Literal
 
@@ -7,11 +7,12 @@ from pydantic import Field
 from multicard.runs.parameters import JobParameters, worded
 from multicard.workloads.script.parameters import OwnParameters, slug
 
+# Pattern of a program's name, which becomes a part of the run id.
 PROGRAM = r"^[A-Za-z0-9][A-Za-z0-9.+-]{0,39}$"
 
 
 class AdoptedParameters(JobParameters):
-    """One run of which there are traces.
+    """Parameters of one run that was made from traces.
 
     >>> from multicard.runs.parameters import run_id
     >>> run_id(AdoptedParameters(program="resnet", devices=2, args={"batch": 32}))
@@ -20,8 +21,8 @@ class AdoptedParameters(JobParameters):
 
     HEADLINE: ClassVar[tuple[str, ...]] = ("program", "devices")
 
-    # A trace does not say how its program was launched and recorded, so these are no parameters here. To mypy a class
-    # variable in place of an instance's is an error; to pydantic it removes the base class's field.
+    # Parameters of other workloads that state how a program is launched and recorded, which a trace does not show. As
+    # class variables they are no fields: pydantic removes the base class's fields. mypy takes that for an error.
     binding: ClassVar[str] = "none"  # type: ignore[misc]
     threads: ClassVar[int] = 1  # type: ignore[misc]
     seed: ClassVar[int] = 0  # type: ignore[misc]
@@ -45,7 +46,7 @@ class AdoptedParameters(JobParameters):
 
     @property
     def id_parts(self) -> list[str]:
-        """The program's own parameters, in the order of their names."""
+        """The program's own parameters with their values, sorted by name."""
         return [f"{name}-{slug(self.args[name])}" for name in sorted(self.args)]
 
     @property

@@ -1,4 +1,4 @@
-"""The entry of runs that `multicard analyze --as-runs` makes of traces."""
+"""The workload `adopted`: runs that `multicard analyze --as-runs` makes from traces."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -9,7 +9,7 @@ from multicard.workloads.adopted.parameters import AdoptedParameters
 
 
 class Adopted(Workload):
-    """A run of which there are traces, and nothing else."""
+    """Runs that are known only from traces."""
 
     name = "adopted"
     parameters = AdoptedParameters
@@ -23,19 +23,19 @@ class Adopted(Workload):
     states_samples_by = "the column samples_per_step of the table of traces"
 
     def unsupported_reason(self, p: AdoptedParameters, machine: Machine, inputs: Inputs) -> str:
-        """Nothing can be launched: what has a trace is in an archive."""
+        """Return that no trace was adopted for the run: those with traces are in an archive, others cannot be made."""
         return "no trace of it was adopted"
 
     def baseline_words(self, method: str) -> str:
-        """One GPU."""
+        """Return "1 GPU", without the program: only runs of the same program are compared."""
         return "1 GPU"
 
     def learning(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Any parameter of its own may matter."""
+        """Return the measured batch size and all of the program's own parameters, since any may affect learning."""
         return batch_and_own(self, values)
 
     def job(self, values: Mapping[str, Any]) -> str:
-        """Same program."""
+        """Return the name of the program: runs of the same program do the same job."""
         return str(values["program"])
 
 

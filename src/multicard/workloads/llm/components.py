@@ -1,4 +1,4 @@
-"""Components in the configuration of a stock recipe: torchtune's own, with marks (`multicard.marks`)."""
+"""Components that the configuration of a stock recipe names: torchtune's own, with marks (`multicard.marks`)."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -22,11 +22,11 @@ SEQUENCES = ("tokens", "chosen_input_ids", "rejected_input_ids")
 
 
 class _Step:
-    """Counts of the current step: `CountedData` fills them, since the recipe loads in the process that trains."""
+    """Counts of the current step. `CountedData` can add to them because the recipe loads in the process that trains."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
-        # Weight of the latest batch in the step's loss: its number of tokens that are learned.
+        # Weight of the latest batch in the mean loss of the step: the number of its tokens that are learned. 1 for DPO.
         self.weight = 0.0
 
     def end(self, *_: Any) -> None:
@@ -39,7 +39,7 @@ STEP = _Step()
 
 
 class CountedData:
-    """A data set of torchtune's, whose batches are counted on the host, before they are collated.
+    """A data set of torchtune that counts its batches for the current step, on the host, before they are collated.
 
     Parameters
     ----------
@@ -52,7 +52,8 @@ class CountedData:
     packed
         True if a sample is a pack of several; the recipe reads this from the configuration, too.
 
-    Raises `UserError` if there are fewer samples than a step takes, and while it gives batches if one has no answers.
+    Raises `UserError` if there are fewer samples than a step takes. Reading a batch raises `UserError` if it has no
+    token to learn, because all its answers are cut off.
     """
 
     def __init__(self, tokenizer: Any, data: dict[str, Any], needed: int, packed: bool = False):
@@ -61,7 +62,7 @@ class CountedData:
         self._tokenizer = tokenizer
         if len(self._data) < needed:
             raise UserError(f"batch_size: a step of all devices needs {needed} samples, found {len(self._data)}")
-        # Recipes make the data set last: model, loss and optimizer exist already.
+        # Training begins here: recipes make the data set last, after the model, the loss and the optimizer.
         marks.training()
 
     def __len__(self) -> int:
@@ -96,9 +97,9 @@ def _count(arrays: list[np.ndarray], condition: Callable[[np.ndarray], np.ndarra
 
 
 def marked_loss(loss: dict[str, Any]) -> Any:
-    """Return a loss of torchtune's whose values are recorded, those of DPO with the rewards of both answers.
+    """Return a loss of torchtune that logs each of its values and, for DPO, the rewards of both answers.
 
-    `loss`: its configuration.
+    `loss`: configuration of the loss.
     """
 
     def log(_module: Any, _inputs: Any, output: Any) -> None:
@@ -106,7 +107,7 @@ def marked_loss(loss: dict[str, Any]) -> Any:
         values = {"loss": value}
         if rewards:
             chosen, rejected = (reward.detach() for reward in rewards)
-            # The observer compares them when it reads them: in the step that would be work of ours.
+            # The observer calls the function after the measured steps, so that the comparison adds no work to a step.
             values |= dict(zip(REWARDS, (chosen, rejected, lambda: chosen > rejected), strict=True))
         marks.log(**values, weight=STEP.weight)
 
@@ -116,7 +117,7 @@ def marked_loss(loss: dict[str, Any]) -> Any:
 
 
 def marked_adamw(parameters: Any, **options: Any) -> AdamW:
-    """Return an optimizer whose updates end steps."""
+    """Return an optimizer that marks the end of a step after each of its updates."""
     optimizer = AdamW(parameters, **options)
     optimizer.register_step_post_hook(STEP.end)
     return optimizer

@@ -10,7 +10,9 @@ from multicard.runs.record import RunRecord
 from multicard.workloads.llm.memory_estimate import estimate_memory
 from multicard.workloads.llm.parameters import LlmParameters
 
-ENDS = 5  # steps whose losses are averaged, since losses of single batches scatter
+# Number of steps, at the start and at the end of a run, whose losses are averaged, because losses of single steps
+# scatter.
+ENDS = 5
 
 MEASURES: dict[str, str] = {
     "tokens_per_s": "tokens, without padding, that all ranks together compute in the measured window, / elapsed_s",
@@ -32,7 +34,11 @@ MEASURES: dict[str, str] = {
 
 
 def measure(record: RunRecord, common: Mapping[str, Any], steps: pd.DataFrame, epochs: Any) -> dict[str, Any]:
-    """Measures of one completed run from its record, the measures of every workload and its steps."""
+    """Return the measures of one completed run.
+
+    `common`: the measures that every workload has; `steps`: the rows of steps.csv. `epochs` is not used. Raises
+    `ValueError` if the record does not say which architecture the model has.
+    """
     p, model, hardware = record.parameters, record.model, record.hardware
     assert isinstance(p, LlmParameters)
     if model is None or model.architecture is None:

@@ -1,7 +1,7 @@
 """Estimate the memory that tuning a language model needs on each device, before anything runs.
 
 At any moment a device holds its share of the weights, of LoRA's adapters and of the optimizer's state, and tables of
-positions. To these a step adds activations and gradients, which are most at one of three moments (`_Job.peak`):
+positions. A step adds activations and gradients. Their sum is largest at one of three moments (`_Job.peak`):
 
     peak = max(activations of all layers + what the loss needs,
                activations of all layers + what the backward pass of the last layer needs,
@@ -10,8 +10,8 @@ positions. To these a step adds activations and gradients, which are most at one
 The activations of a layer are counted as Korthikanti et al. count them ("Reducing Activation Recomputation in Large
 Transformer Models", 2022, arXiv 2205.05198, section 4), for the decoder of torchtune 0.6.1's Llama 3 in place of
 theirs: grouped queries repeated to all heads, SwiGLU, RMS norms, no dropout, and PyTorch's fused attention, which keeps
-no scores. Sharding is that of FSDP2. All sizes are bytes of one device unless a name says otherwise; factors of a batch
-are `tokens`, so that a size per token times `tokens` is one activation.
+no scores. Sharding is that of FSDP2. All sizes are bytes of one device unless a name says otherwise. `tokens` is the
+number of tokens in a device's batch, so an activation of N bytes per token has N × `tokens` bytes.
 """
 
 import math
@@ -27,32 +27,35 @@ from multicard.workloads.llm.techniques import TECHNIQUES
 Shape = tuple[int, ...]
 
 BYTES = {"fp32": 4, "bf16": 2}
-FP32 = 4  # bytes of a value that is computed in fp32 whatever the job's precision
+FP32 = 4  # bytes of a value that is computed in fp32, also in jobs of another precision
 # The linear layers to which `torchtune_backend.LORA` adds adapters.
 ADAPTED_LINEARS = ("q_proj", "v_proj", "output_proj", "w1", "w2", "w3")
-LOSS_CHUNKS = 8  # torchtune's CEWithChunkedOutputLoss splits the logits into so many
-# Workspaces of cuBLAS for two threads, on GPUs of compute capability 9.0 and on others (PyTorch 2.11,
+LOSS_CHUNKS = 8  # number of chunks into which torchtune's CEWithChunkedOutputLoss splits the logits
+# Bytes of cuBLAS's workspaces for two threads, on GPUs of compute capability 9.0 and on all other GPUs (PyTorch 2.11,
 # aten/src/ATen/cuda/CublasHandlePool.cpp).
 CUBLAS_WORKSPACES_9_0 = 2 * 32 * 2**20
 CUBLAS_WORKSPACES = 2 * (2 * 4096 + 8 * 16) * 2**10
-# Up to this length of a model's sequences, torchtune's adapted layers have tables of positions of their own.
+# In torchtune's models with adapters, each layer has its own table of positions if the model's longest sequence is at
+# most so many tokens. Else all layers share one table, as they do in models without adapters.
 TABLE_PER_LAYER_UP_TO = 8192
 
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes on the fullest device, at the moment of a step when it holds most."""
+    """Bytes on the device that holds most, at the moment of a step when it holds most."""
 
-    weights: int  # the model's own
-    adapters: int  # LoRA's weights beside them
+    weights: int  # the model's own weights
+    adapters: int  # LoRA's weights
     gradients: int
     optimizer: int
     buffers: int  # tables of rotary positions
-    activations: int  # all else at that moment, less the gradients that do not exist yet, so that the parts add up
+    # All else. `gradients` counts all gradients; those that do not exist yet at that moment are subtracted here, so
+    # that the parts add up to the total.
+    activations: int
 
     @property
     def total(self) -> int:
-        """The most that PyTorch has allocated at once; the CUDA context and NCCL take more, outside its count."""
+        """Bytes that PyTorch has allocated at that moment. It does not count those of the CUDA context and of NCCL."""
         return sum(astuple(self))
 
 
@@ -60,8 +63,10 @@ def estimate_memory(p: LlmParameters, shape: Architecture, capability: str | Non
     """Estimate the memory of one device of a job as torchtune 0.6.1's stock recipes run it.
 
     Weights, adapters, gradients, optimizer (AdamW: two moments of each weight, and 4 bytes of step count for each
-    tensor) and buffers are exact, and the total within a tenth of what is allocated. Sequences count as full.
-    `capability`: compute capability of the GPU, such as "9.0"; None where it is not known.
+    tensor) and buffers are exact. The total is within a tenth of what PyTorch allocates. All sequences are assumed to
+    have `sequence_length` tokens.
+
+    `capability`: compute capability of the GPU, such as "9.0"; None if it is not known, which counts as "9.0".
 
     An example to check by hand: `tiny` has 2 layers, embeddings of 512, keys and values of 256, a feed-forward layer of
     1024 and 1024 tokens. That makes 2 x (2 359 296 + 2 x 512) weights in layers and 2 x 1024 x 512 + 512 outside, of 2
@@ -96,7 +101,7 @@ def estimate_memory(p: LlmParameters, shape: Architecture, capability: str | Non
 
 @dataclass(frozen=True)
 class _Job:
-    """The tensors of one job, and the sizes that follow from their shapes; made by `estimate_memory`."""
+    """The tensors of one job, and the sizes that follow from their shapes. `estimate_memory` makes one."""
 
     p: LlmParameters
     shape: Architecture
@@ -123,7 +128,7 @@ class _Job:
 
     @cached_property
     def tokens(self) -> int:
-        """Tokens of a device's batch."""
+        """Number of tokens in a device's batch, as if all sequences were full."""
         return self.p.batch_size * self.p.sequence_length * self.technique.sequences_per_sample
 
     # Shapes of weights. The root is what lies outside the decoder layers: embedding, output layer and last norm.
@@ -196,9 +201,9 @@ class _Job:
     def _quantized_linears(self) -> int:
         """Return the bytes of rank 0's share of a layer's linear weights in NF4.
 
-        A weight takes 4 bits. 64 of them share a scale of 8 bits, 256 scales another one in the job's precision. Each
-        tensor has a table of 16 values and the mean of the scales, which every rank holds (Dettmers et al. 2023, arXiv
-        2305.14314; torchao's NF4Tensor).
+        A weight takes 4 bits. 64 weights share a scale of 8 bits, and 256 scales share another scale in the job's
+        precision. The ranks divide these. In addition, every rank holds a table of 16 values and the mean of the scales
+        of each tensor (Dettmers et al. 2023, arXiv 2305.14314; torchao's NF4Tensor).
         """
         total = 0
         for linear in self.linears:
@@ -220,13 +225,14 @@ class _Job:
     def peak(self, gradients: int) -> int:
         """Return the most bytes that a step adds to weights, optimizer state and buffers, gradients included.
 
-        `gradients`: bytes of all gradients. They exist before the backward pass only where several batches make a step.
+        `gradients`: bytes of all gradients. They exist before the backward pass only if a step has several batches.
         """
         kept, recomputed = self.layer_activations(), 0
         if self.p.activation_checkpointing:
             # A layer keeps its input; the rest of one layer at a time is computed again in the backward pass.
             kept, recomputed = self.hidden_states, kept
-        # FSDP has gathered the root, and of the layers the one that computes and the next one.
+        # With FSDP a rank has gathered all weights of the root, of the layer that computes, and of the next layer. A
+        # single rank (QAT) gathers no next layer.
         gathered_root = self.share(self.root_tensors, ranks=1) if self.p.distributed else 0
         gathered_layer = self.share(self.layer_tensors, ranks=1) if self.p.distributed else 0
         gathered = gathered_root + min(2, self.ranks) * gathered_layer
@@ -251,9 +257,9 @@ class _Job:
 
     @cached_property
     def norm_activations(self) -> int:
-        """Bytes that a norm keeps: its input in fp32 and, to train its scale, also the normed input that it scales.
+        """Bytes that a norm keeps: its input in fp32 and, if its scale is trained, the normed input that it scales.
 
-        In fp32 both are one tensor.
+        In a job of fp32 the two are one tensor.
         """
         is_scale_kept = not self.p.trains_adapters and self.bytes_per_value != FP32
         return self.tokens * FP32 * self.shape.embedding * (2 if is_scale_kept else 1)
@@ -261,9 +267,10 @@ class _Job:
     def layer_activations(self) -> int:
         """Return the bytes that autograd keeps of one decoder layer for its backward pass.
 
-        As wide as the embedding are the two normed inputs of linear layers, queries, keys and values, repeated for
-        every head, and the attention's output; as wide as the feed-forward layer the gate before and after its
-        activation, what it multiplies, and the product. The attention also keeps one number per head and row of scores.
+        Six activations are as wide as the embedding: the two normed inputs of linear layers, the queries, the keys and
+        the values (repeated for every head), and the attention's output. Four are as wide as the feed-forward layer:
+        the gate before and after its activation function, the tensor that it multiplies, and the product. The attention
+        also keeps one fp32 number per head and token.
         """
         shape, size = self.shape, self.bytes_per_value
         attention = size * 4 * shape.embedding + FP32 * shape.heads
@@ -272,7 +279,8 @@ class _Job:
         linear_inputs = size * (2 * shape.embedding + shape.feed_forward)
         per_token = attention + gate + adapters
         if self.is_compiled:
-            # The inputs of both norms are kept in their place, and the gate's activation is computed again.
+            # Two tensors as wide as the embedding, the inputs of the norms, replace what norms keep uncompiled. The
+            # gate after its activation function is not kept, but computed again.
             per_token += size * (2 * shape.embedding - shape.feed_forward)
         else:
             per_token += 2 * self.norm_activations // self.tokens
@@ -284,10 +292,11 @@ class _Job:
         return self.tokens * per_token + self._quantized_activations(linear_inputs)
 
     def _quantized_activations(self, linear_inputs: int) -> int:
-        """Return the bytes that fake quantization keeps of one decoder layer, and the inputs of its linear layers.
+        """Return the bytes that autograd keeps for the fake-quantized linear layers of one decoder layer.
 
-        Of every quantized layer it keeps the input that it clamps, in fp32, and makes another weight. Where the weight
-        is trained, it keeps also the weight that it clamps, in fp32, and the quantized input in place of the input.
+        For each quantized layer it keeps the clamped input in fp32, and a quantized copy of the weight. If the weights
+        themselves are trained, it also keeps the clamped weight in fp32, and it keeps the quantized input instead of
+        the input.
 
         `linear_inputs`: bytes per token of the inputs of the linear layers.
         """
@@ -299,12 +308,12 @@ class _Job:
         return (FP32 + size) * (self.tokens * inputs + weights)
 
     def loss(self, gathered_root: int) -> int:
-        """Return the bytes of the last norm, the output layer, and the loss or the gradient of its logits.
+        """Return the bytes of the last norm, the output layer, and either the loss or the gradient of its logits.
 
-        Cross-entropy has all logits and, not compiled, log-probabilities in fp32 of all and of one chunk. DPO has five
-        tensors as large as its logits in fp32: log-probabilities of the policy, logits, scaled logits and
-        log-probabilities of the reference, and logits of the step before. QAT of all weights quantizes the output layer
-        again for every chunk, unless it shares the embedding's weights, which are not quantized.
+        Cross-entropy has all logits. Uncompiled, it also has fp32 log-probabilities of all logits and of one chunk. DPO
+        has five fp32 tensors as large as the logits: log-probabilities of the policy; logits, scaled logits and
+        log-probabilities of the reference; and logits of the step before. QAT of all weights quantizes the output layer
+        again for every chunk, unless the output layer shares the embedding's weights, which are not quantized.
 
         `gathered_root`: bytes of the root that FSDP gathered; 0 without FSDP.
         """
@@ -326,10 +335,10 @@ class _Job:
         return kept + max(cross_entropy, logits + output_gradients + gathered_root)
 
     def backward_temporaries(self) -> int:
-        """Return the bytes that the backward pass of one layer uses beside what the layer keeps.
+        """Return the bytes that the backward pass of one layer uses in addition to what the layer keeps.
 
-        That is the largest of: gradients before and after the feed-forward layer; where weights lie in NF4, the largest
-        of them unpacked; where it is quantized, the largest tensor rounded.
+        That is the largest of three: gradients before and after the feed-forward layer; with weights in NF4, unpacking
+        the largest weight; with fake quantization, rounding the largest weight or activation.
         """
         size = self.bytes_per_value
         largest_weight = max(math.prod(linear) for linear in self.linears)

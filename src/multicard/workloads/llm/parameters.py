@@ -18,7 +18,7 @@ from multicard.workloads.llm.techniques import TECHNIQUES
 
 
 class LlmParameters(JobParameters):
-    """One tuning job of a Llama-3 model.
+    """Parameters of one job that tunes a Llama-3 model.
 
     >>> from multicard.runs.parameters import run_id
     >>> run_id(LlmParameters(technique="qlora", device="cpu", devices=2, precision="fp32", packed=True))
@@ -99,7 +99,8 @@ class LlmParameters(JobParameters):
     def peak_learning_rate(self) -> float:
         """The highest learning rate, reached when `warmup_steps` have ended: the stated one, else the technique's.
 
-        The measurement's warm-up is also that of the schedule, which rises linearly, then falls along a cosine.
+        The schedule has the same warm-up as the measurement: the rate rises linearly until then, and falls along a
+        cosine after that.
         """
         stated = self.learning_rate
         return TECHNIQUES[self.technique].learning_rate(self) if stated is None else stated

@@ -10,16 +10,17 @@ from multicard.experiment.models import Model
 from multicard.workloads.llm.tiny import CONFIG, WEIGHTS, make_tiny
 
 INDEX = f"{WEIGHTS}.index.json"  # names the files of a checkpoint that has several
-# Paths of the tokenizer that torchtune reads; Hugging Face's repositories of Llama 3 have the second.
+# Paths of torchtune's tokenizer in a model's folder. Hugging Face's repositories of Llama 3 have the second one.
 TOKENIZERS = ("tokenizer.model", "original/tokenizer.model")
 
 
 def prepare_model(name: str, model: Model, folder: Path, resources: Path) -> None:
     """Prepare the model `name`; provenance.json is written last, in `folder`, and records what the weights are.
 
-    Its keys: `model` (its name), `architecture`, `folder` (of the weights), `tokenizer`, `special_tokens` (a file; null
-    for those of Llama 3), `checkpoint_files` (names in order), `parameters` (their number), `files` (names from the
-    folder, sizes, and checksums where the files are ours: that of 16 GB takes longer than some runs).
+    Its keys: `model` (the name), `architecture`, `folder` (of the weights), `tokenizer` (path), `special_tokens` (path;
+    null for those of Llama 3), `checkpoint_files` (names in order), `parameters` (number of weights), `files` (for each
+    file: name in the folder, bytes and, for `tiny`, SHA-256). A user's files get no checksum, because computing that of
+    16 GB takes longer than some runs.
 
     `resources`: folder of the shipped inputs.
 
@@ -42,8 +43,8 @@ def prepare_model(name: str, model: Model, folder: Path, resources: Path) -> Non
 def _check(model: Model, folder: Path) -> dict[str, Any]:
     """Check that a folder has weights, a tokenizer, and a config.json of the model's shape; return its provenance.
 
-    The contents of weights and tokenizer are left to torchtune. Keys of config.json that have a default in Hugging
-    Face's readers may be missing.
+    Weights and tokenizer are not read here; torchtune checks them when it reads them. In config.json the key
+    `tie_word_embeddings` may be missing: it is false then, as in Hugging Face's readers.
 
     Raises `UserError` if a file is missing, or config.json states another shape.
     """
@@ -59,7 +60,7 @@ def _check(model: Model, folder: Path) -> dict[str, Any]:
     config = {"tie_word_embeddings": False, **read_object(folder / CONFIG)}
     for key, expected in model.shape.config.items():
         value = config.get(key)
-        # Without the types True would pass for 1.
+        # Types are compared, too, because True equals 1 in Python.
         if type(value) is not type(expected) or value != expected:
             raise UserError(f"{folder / CONFIG}, {key}: found {value!r}, expected {expected}")
     return {

@@ -1,4 +1,4 @@
-"""Prepare a set of texts for tuning: read its rows, check them, and write them in one form, with their origin."""
+"""Prepare a set of texts for tuning: read and check its rows, write them in one form, and record their origin."""
 
 import json
 import os
@@ -36,10 +36,13 @@ class _Texts:
 def prepare_texts(name: str, dataset: TextDataset, folder: Path, resources: Path) -> None:
     """Write the samples into `folder`/train.jsonl in the form of their kind; provenance.json is written last.
 
-    Invalid samples of a published set, which a user cannot fix, are skipped and counted; a user's file is refused for
-    them. `resources`: folder of the shipped inputs.
+    An invalid sample of a published set is skipped and counted, because a user cannot fix it. But if the sample lacks a
+    column, the set is refused, because then probably all samples lack it. Any other set is refused at its first invalid
+    sample.
 
-    Raises `UserError` at the first error, in one line; nothing half-written stays.
+    `resources`: folder of the shipped inputs.
+
+    Raises `UserError` with one line at the first error. The old file of samples then stays as it was.
     """
     if missing := dataset.missing_files():
         raise UserError(f"datasets.{name}.{missing}")
@@ -55,7 +58,7 @@ def prepare_texts(name: str, dataset: TextDataset, folder: Path, resources: Path
 
 
 def _open(name: str, dataset: TextDataset, resources: Path, scratch: str) -> _Texts:
-    """Open the set of texts `name`; `scratch`: folder for what Hugging Face's libraries write."""
+    """Open the set of texts `name`; `scratch`: folder for files that Hugging Face's libraries write."""
     if isinstance(dataset, PublishedText):
         return _open_published(name, dataset, scratch)
     if isinstance(dataset, ShippedText):
@@ -69,7 +72,7 @@ def _open(name: str, dataset: TextDataset, resources: Path, scratch: str) -> _Te
 
 
 def _write(texts: _Texts, dataset: TextDataset, path: Path) -> dict[str, Any]:
-    """Write the samples to `path`; return their numbers, as provenance.json states them."""
+    """Write the samples to `path`; return the numbers of written and skipped ones, as entries of provenance.json."""
     is_published = isinstance(dataset, PublishedText)
     written = skipped = 0
     first_error: str | None = None
@@ -92,12 +95,12 @@ def _write(texts: _Texts, dataset: TextDataset, path: Path) -> dict[str, Any]:
 
 
 def _lacks_column(error: ValidationError | UnicodeEncodeError) -> bool:
-    """Return whether a row is invalid because it lacks a column, which then probably no row has."""
+    """Return whether a row is invalid because it lacks a column."""
     return isinstance(error, ValidationError) and error.errors()[0]["type"] == "missing"
 
 
 def _readable(texts: _Texts) -> Iterator[Any]:
-    """Yield the rows; raise `UserError` with one line for any error of their reader."""
+    """Yield the rows; raise `UserError` with one line if their reader raises any error."""
     number = 0
     try:
         for row in texts.rows:
@@ -109,7 +112,7 @@ def _readable(texts: _Texts) -> Iterator[Any]:
 
 
 def _rows(path: Path) -> Iterator[Any]:
-    """Yield the rows of a file, with text as it is written: the readers of `datasets` would convert some of it."""
+    """Yield the rows of a file with their text unchanged; Hugging Face's `datasets` would change some of it."""
     match path.suffix.lower():
         case ".jsonl":
             with path.open(encoding=ENCODING) as file:
@@ -135,7 +138,7 @@ def _parquet(file: Path | BinaryIO) -> Iterator[dict[str, Any]]:
 
 def _open_published(name: str, dataset: PublishedText, scratch: str) -> _Texts:
     """Let Hugging Face's `datasets` find the training part, in a folder or at its hub."""
-    # The libraries read it when they are imported.
+    # Set before the imports, because the libraries read it while they are imported.
     os.environ.setdefault("HF_HOME", scratch)
     from datasets import load_dataset_builder
     from huggingface_hub import HfApi
@@ -145,12 +148,12 @@ def _open_published(name: str, dataset: PublishedText, scratch: str) -> _Texts:
     facts = {"repository": published.repository, "subset": published.subset}
     try:
         if dataset.folder:
-            # A copy of the whole repository has the subsets side by side; one of them alone may have been fetched.
+            # The folder may be a copy of the whole repository, with a folder for each subset, or of the subset alone.
             subset = Path(dataset.folder, published.subset or "")
             builder = load_dataset_builder(str(subset) if subset.is_dir() else dataset.folder, cache_dir=scratch)
             facts |= {"origin": "a folder of the user", "folder": str(Path(dataset.folder).absolute())}
         else:
-            # Pinned to the commit, so that what is read is what the provenance records.
+            # The commit is looked up once, so that provenance.json records the version that is read.
             commit = HfApi().dataset_info(published.repository, revision=published.revision).sha
             builder = load_dataset_builder(published.repository, published.subset, revision=commit, cache_dir=scratch)
             facts |= {"origin": "downloaded from Hugging Face", "revision": commit}

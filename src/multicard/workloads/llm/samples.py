@@ -1,4 +1,4 @@
-"""The kinds of samples of texts: the columns that each may come in, and the one form in which it is prepared."""
+"""The kinds of samples of texts: the columns in which each may be stored, and the one form in which it is prepared."""
 
 from typing import Annotated, Any, Literal
 
@@ -6,7 +6,7 @@ from pydantic import AfterValidator, AliasChoices, BaseModel, BeforeValidator, F
 
 from multicard.experiment.datasets import TextKind
 
-# Roles of messages by the names that ShareGPT has for them (torchtune reads the same).
+# Roles of messages by their names in ShareGPT's files. torchtune translates the same names.
 SHAREGPT = {"human": "user", "gpt": "assistant"}
 
 
@@ -39,9 +39,10 @@ class Message(BaseModel):
 
 
 def _by_turns(messages: list[Message]) -> list[Message]:
-    """Return a conversation: at most one system message, then user and assistant by turns, as torchtune requires.
+    """Check that messages alternate, as torchtune requires: perhaps a system message, then user, assistant, user, ….
 
-    An empty system message, as some published sets have it, is dropped. Raises `ValueError` where a turn is missing.
+    Return the messages, without the system message if it is empty, as in some published sets. Raises `ValueError` if a
+    message has the wrong role, if a message of the user or assistant is blank, or if there is none of the assistant.
     """
     has_system = bool(messages) and messages[0].role == "system"
     turns = messages[1:] if has_system else messages
@@ -102,7 +103,7 @@ class Preference(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _from_texts(cls, row: Any) -> Any:
-        """Make conversations of two texts that answer the column `prompt`; return any other row as it is."""
+        """Make conversations if `prompt`, `chosen` and `rejected` are texts; return any other row unchanged."""
         columns = ("prompt", "chosen", "rejected")
         if not isinstance(row, dict) or not all(isinstance(row.get(column), str) for column in columns):
             return row

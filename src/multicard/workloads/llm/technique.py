@@ -10,8 +10,8 @@ from multicard.experiment.models import Architecture
 class Technique:
     """A way to tune a language model: by low-rank adapters, unless a subclass overrides that.
 
-    A technique names torchtune's recipes and settings in plain values: it imports neither torch nor torchtune. `p` is
-    always a run's `LlmParameters`.
+    A technique states torchtune's recipes and settings as plain values, so it imports neither torch nor torchtune. `p`
+    is always a run's `LlmParameters`.
     """
 
     name: str
@@ -25,8 +25,8 @@ class Technique:
     sequences_per_sample = 1  # sequences that the model computes for a sample
     nf4 = False  # True if the frozen weights of linear layers lie in NF4
     fake_quantization = False  # True if training imitates quantized weights and activations
-    own_parameters: tuple[str, ...] = ()  # names of parameters without effect on other techniques
-    # Peak learning rates where none is stated, by what is trained; the default is that of torchtune's llama3/8B_lora.
+    own_parameters: tuple[str, ...] = ()  # names of parameters that have no effect with other techniques
+    # Peak learning rate of runs that state none, by what they train. This one is that of torchtune's llama3/8B_lora.
     rates: ClassVar[Mapping[str, float]] = {"adapters": 3e-4}
 
     def facts(self) -> list[str]:
@@ -52,14 +52,14 @@ class Technique:
         return True
 
     def compiles(self, p: Any) -> bool:
-        """Return whether torchtune's recipe compiles the model where a run states `compile`."""
+        """Return whether torchtune's recipe compiles the model if a run sets `compile`."""
         return True
 
     def flop_per_weight(self, p: Any) -> int:
         """Return the number of floating-point operations per weight and token.
 
-        2 for a forward pass, 2 for the gradients of its inputs, 2 for those of the weights (Kaplan et al. 2020, arXiv
-        2001.08361), which frozen weights do not need.
+        They are 2 for the forward pass, 2 for the gradients of a layer's inputs, and 2 for those of its weights, which
+        frozen weights do not need (Kaplan et al. 2020, arXiv 2001.08361).
         """
         return 4 if self.trains_adapters(p) else 6
 
@@ -76,11 +76,11 @@ class Technique:
         return None
 
     def settings(self, p: Any) -> dict[str, Any]:
-        """Return settings of torchtune's recipe beside those that all techniques share."""
+        """Return further settings of torchtune's recipe, in addition to those that all techniques share."""
         return {}
 
     def adapter_settings(self) -> dict[str, Any]:
-        """Return arguments of torchtune's builder of models with adapters beside those that all techniques share."""
+        """Return further arguments of torchtune's builder of models with adapters, for this technique only."""
         return {}
 
     def adapter_shapes(self, rows: int, columns: int, rank: int) -> list[tuple[int, ...]]:
@@ -88,5 +88,5 @@ class Technique:
         return [(rank, columns), (rows, rank)]
 
     def improves(self, technique: str) -> bool:
-        """Return whether this technique may do the job of another, `technique`, faster or in less memory."""
+        """Return whether a run of another `technique` may be faster or smaller with this one."""
         return False

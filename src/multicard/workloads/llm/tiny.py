@@ -1,4 +1,4 @@
-"""Make a small model of random weights, equal to the byte each time, with the tokenizer that is shipped for it."""
+"""Make a small model with random weights, the same bytes every time, and with the tokenizer that is shipped for it."""
 
 import shutil
 from pathlib import Path
@@ -13,7 +13,7 @@ from multicard.experiment.models import Architecture
 
 SEED = 20250315
 DEVIATION = 0.02  # standard deviation with which Llama's weights are initialized
-SPECIAL_TOKENS = 16  # the number that torchtune requires, and reserved ones
+SPECIAL_TOKENS = 16  # number of special tokens: those that torchtune requires, and reserved ones
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 TOKENIZER, SPECIAL_TOKENS_FILE = "tokenizer.model", "special_tokens.json"
 # Hugging Face's names of linear layers by torchtune's.
@@ -27,7 +27,7 @@ def make_tiny(folder: Path, shape: Architecture, shipped: Path) -> list[Path]:
     """Write a checkpoint in Hugging Face's form, with the tokenizer from the folder `shipped`; return its files."""
     write_json(folder / CONFIG, config_of(shape, shape.vocabulary - SPECIAL_TOKENS))
     with atomic_write(folder / WEIGHTS) as temporary:
-        # `save_file` would make the file private.
+        # `save_file` would make a file that only its owner can read.
         temporary.write_bytes(save(random_weights(shape), metadata={"format": "pt"}))
     for name in (TOKENIZER, SPECIAL_TOKENS_FILE):
         shutil.copyfile(shipped / name, folder / name)
@@ -35,9 +35,10 @@ def make_tiny(folder: Path, shape: Architecture, shipped: Path) -> list[Path]:
 
 
 def config_of(shape: Architecture, base: int) -> dict[str, Any]:
-    """Return the contents of config.json; `base`: number of the tokens before the special ones.
+    """Return the contents of config.json.
 
-    The first two special tokens begin and end texts.
+    `base`: number of ordinary tokens, and so the id of the first special token. That one begins a text, the second
+    special token ends a text.
     """
     return {
         "architectures": ["LlamaForCausalLM"],
@@ -53,8 +54,8 @@ def config_of(shape: Architecture, base: int) -> dict[str, Any]:
 
 
 def random_weights(shape: Architecture) -> dict[str, torch.Tensor]:
-    """Return normally distributed matrices and norms of one, as bfloat16, by Hugging Face's names."""
-    # NumPy's generator, since the numbers of PyTorch's depend on the CPU.
+    """Return matrices of normally distributed numbers and norms of ones, as bfloat16, by Hugging Face's names."""
+    # NumPy's generator is used because the numbers of PyTorch's generator depend on the CPU.
     generator = np.random.default_rng(SEED)
     weights = {}
     for name, size in tensor_shapes(shape).items():

@@ -1,8 +1,8 @@
 """Tune by torchtune's stock recipes, as `tune run RECIPE --config FILE` does.
 
-Recipes are configured, with `multicard.workloads.llm.components` for what is recorded, and neither copied nor changed.
-Two patches let them run here: `patch_torchao` restores names of torchao that have changed since, `patch_for_cpu`
-replaces functions that work only on GPUs.
+The recipes are neither copied nor changed. Their configuration names `multicard.workloads.llm.components`, which record
+steps and losses. Two patches let the recipes run here: `patch_torchao` restores names that torchao has changed since
+torchtune 0.6.1, `patch_for_cpu` replaces functions that work only on GPUs.
 """
 
 import gc
@@ -24,7 +24,7 @@ from multicard.workloads.llm.parameters import LlmParameters
 from multicard.workloads.llm.techniques import TECHNIQUES
 
 COMPONENTS = "multicard.workloads.llm.components"
-EPOCHS = 1_000_000  # without end: the observer ends the program when everything is measured
+EPOCHS = 1_000_000  # more than any run makes: the observer ends the program when everything is measured
 LORA = {
     # torchtune's own choice in its configurations of Llama 3.
     "lora_attn_modules": ["q_proj", "v_proj", "output_proj"],
@@ -43,14 +43,15 @@ class PublishedModel:
     checkpoint: str  # type of the checkpoint
 
 
-# Models by architecture. Others are built of their numbers, and their checkpoints are of the type LLAMA3.
+# Published models by architecture. Other architectures are built from their numbers, as `Architecture` states them, and
+# their checkpoints are of the type LLAMA3.
 MODELS = {
     "llama3_8b": PublishedModel("llama3", "llama3_8b", "LLAMA3"),
     "llama3_1_8b": PublishedModel("llama3_1", "llama3_1_8b", "LLAMA3"),
     "llama3_2_1b": PublishedModel("llama3_2", "llama3_2_1b", "LLAMA3_2"),
 }
 
-# Configurations of torchtune's data sets by the kind of samples, whose file has the form of docs/datasets.md.
+# Configurations of torchtune's data sets by the kind of samples; `prepare_texts` writes their file.
 CHAT = {"_component_": "torchtune.datasets.chat_dataset", "conversation_style": "openai"}
 DATASETS: dict[str, dict[str, Any]] = {
     "instruction": {"_component_": "torchtune.datasets.alpaca_dataset"},
@@ -58,8 +59,9 @@ DATASETS: dict[str, dict[str, Any]] = {
     "summary": {"_component_": "torchtune.datasets.samsum_dataset"},
     "grammar": {"_component_": "torchtune.datasets.grammar_dataset"},
     "completion": {"_component_": "torchtune.datasets.text_completion_dataset", "column": "text"},
-    # All techniques but DPO learn only from the chosen answers of preferences.
+    # With all techniques except DPO, samples of the kind `preference` are read so: only the chosen answers are learned.
     "preference": CHAT | {"conversation_column": "chosen"},
+    # With DPO, samples of the kind `preference` are read so.
     "pairs": {"_component_": "torchtune.datasets.preference_dataset"},
 }
 
@@ -84,7 +86,7 @@ def tune(p: LlmParameters, model: dict[str, Any], texts: dict[str, Any], train_f
     if p.device == "cpu":
         patch_for_cpu()
     output.mkdir(parents=True, exist_ok=True)
-    # Every rank writes the same file.
+    # Every rank writes this file, with the same content.
     with atomic_write(output / "recipe.yaml") as temporary:
         OmegaConf.save(OmegaConf.create(recipe_settings(p, model, texts, train_file, output)), temporary)
     sys.argv = ["tune", "run", TECHNIQUES[p.technique].recipe_name(p), "--config", str(output / "recipe.yaml")]
@@ -144,7 +146,7 @@ def recipe_settings(
             "filename": "losses.txt",
         },
         "log_every_n_steps": 1,
-        # The observer reads and resets these counters.
+        # The observer reads and resets the counters of peak memory, so the recipe must not.
         "log_peak_memory_stats": False,
         "device": p.device,
         "dtype": p.precision,
@@ -155,7 +157,7 @@ def recipe_settings(
 
 
 def _model(p: LlmParameters, architecture: str) -> dict[str, Any]:
-    """Return the configuration of torchtune's builder of a model."""
+    """Return the name of torchtune's builder of the model, and its arguments."""
     adapters: dict[str, Any] = {}
     if p.trains_adapters:
         rank = {"lora_rank": p.lora_rank, "lora_alpha": p.lora_alpha}
@@ -181,7 +183,7 @@ def _model(p: LlmParameters, architecture: str) -> dict[str, Any]:
 
 
 def _dataset(p: LlmParameters, texts: dict[str, Any], train_file: Path) -> dict[str, Any]:
-    """Return the configuration of the data set, which counts the batches that torchtune's data set gives."""
+    """Return the configuration of `CountedData`, which makes a data set of torchtune and counts its batches."""
     form = "pairs" if TECHNIQUES[p.technique].pairs else texts["kind"]
     return {
         "_component_": f"{COMPONENTS}.CountedData",
@@ -203,9 +205,9 @@ def patch_torchao() -> None:
 
 
 def patch_for_cpu() -> None:
-    """Replace functions that the recipes call on CPUs, too, although they work only on GPUs."""
+    """Replace functions that work only on GPUs, although the recipes call them on CPUs, too."""
     join = dist.init_process_group
-    # The recipes name NCCL.
+    # The recipes ask for NCCL, which works only on GPUs.
     dist.init_process_group = lambda *_arguments, **_options: join("gloo")
     training.get_memory_stats = lambda **_: dict.fromkeys(
         ("peak_memory_active", "peak_memory_alloc", "peak_memory_reserved"), 0.0

@@ -19,6 +19,7 @@ from multicard.workloads.llm.parameters import LlmParameters
 def main(job: dict[str, Any]) -> None:
     """Run one rank of a job."""
     p = LlmParameters.model_validate(job["parameters"])
+    # They raise `UserError` if a file is missing or has changed since it was prepared.
     model = read_unchanged(Path(job["model"]), "model", "folder")
     texts = read_unchanged(Path(job["data"]), "set of texts")
     bind_rank(p)
@@ -34,13 +35,13 @@ def main(job: dict[str, Any]) -> None:
 
 
 def _stay_offline(scratch: Path) -> None:
-    """Set variables by which the libraries of Hugging Face download nothing, and write into the scratch folder."""
+    """Set variables so that Hugging Face's libraries download nothing and write into the scratch folder."""
     os.environ |= {
         "HF_HUB_OFFLINE": "1",
         "HF_DATASETS_OFFLINE": "1",
         "HF_HOME": str(scratch / f"huggingface-{os.environ.get('RANK', '0')}"),
         "HF_DATASETS_DISABLE_PROGRESS_BARS": "1",
-        # Else tiktoken keeps tokenizers by their path, and misses that the file changes.
+        # Empty: no cache. tiktoken caches a tokenizer by the path of its file, and would not notice a changed file.
         "TIKTOKEN_CACHE_DIR": "",
     }
 

@@ -17,12 +17,12 @@ from multicard.workloads.llm.memory_estimate import BYTES, estimate_memory
 from multicard.workloads.llm.parameters import LlmParameters
 from multicard.workloads.llm.techniques import TECHNIQUES
 
-# Operations per second of a GPU that tunes a language model: assumed, not measured, as about a third of what the data
-# sheet of a current data-centre GPU gives for dense bf16.
+# Floating-point operations per second of a GPU that tunes a language model. They are assumed, not measured: for bf16
+# about a third of what the data sheet of a current data-centre GPU gives for dense matrices.
 FLOP_PER_S = {"bf16": 3e14, "fp32": 3e13}
 
-# Assumed, too: the speed of the storage of the weights, which all ranks of a node read at once; and the time to import
-# torchtune and to tokenize the first samples.
+# Assumed, too: the bytes per second of the storage from which all ranks of a node read the weights at the same time;
+# and the seconds to import torchtune and to tokenize the first samples.
 STORAGE_BYTES_PER_S = 1e9
 LIBRARIES_S = 30.0
 
@@ -73,16 +73,16 @@ class Llm(Workload):
         return technique.config_error(p, model and model.shape)
 
     def sample_count(self, definition: Any) -> int | None:
-        """Return the number of samples of a shipped set, which has a line for each; None for other sets."""
+        """Return the number of samples of a shipped set, the lines of its file up to its limit; None for other sets."""
         if not isinstance(definition, ShippedText):
             return None
         lines = _shipped_lines(definition.file)
         return min(lines, definition.limit or lines)
 
     def data_error(self, p: LlmParameters, samples: int) -> str | None:
-        """Return that a step needs more samples than there are; None if it does not.
+        """Return that a step needs more than `samples` samples; None if it does not.
 
-        How many packs the samples make is not known before they are packed: then None, too.
+        None also if samples are packed, because only packing shows how many packs they make.
         """
         batches_of_step = p.gradient_accumulation_steps * p.devices
         needed = p.batch_size * batches_of_step
@@ -93,13 +93,16 @@ class Llm(Workload):
         return f"batch_size: a step of all devices needs {needed} samples, found {samples}{remedy}"
 
     def applies(self, parameter: str, values: Mapping[str, Any]) -> bool:
-        """Return whether a parameter has an effect: one that belongs to some techniques has it only with these."""
+        """Return whether a parameter has an effect. A technique's own parameter has one only with that technique."""
         technique = values.get("technique", LlmParameters.model_fields["technique"].default)
         owners = [name for name, owner in TECHNIQUES.items() if parameter in owner.own_parameters]
         return super().applies(parameter, values) and (not owners or technique in owners)
 
     def unsupported_reason(self, p: LlmParameters, machine: Machine, inputs: Inputs) -> str | None:
-        """Return why a run cannot run on `machine`: for want of torchtune, Triton or weights, or by its technique."""
+        """Return why a run cannot run on `machine`; None if it can.
+
+        The machine may lack torchtune, Triton or the weights, or the technique may not support the devices.
+        """
         model = inputs.get("model")
         if machine.torchtune:
             return machine.torchtune
@@ -128,7 +131,7 @@ class Llm(Workload):
         shape: Architecture = inputs["model"].shape
         weights_bytes = BYTES[p.precision] * shape.parameters
         device_bytes = estimate_memory(p, shape).total
-        # The host holds all weights twice while the pieces that were read are joined.
+        # The host holds all weights twice while the files that were read are joined.
         host_bytes = 2 * weights_bytes + (device_bytes if p.device == "cpu" else 0)
 
         sequences = p.gradient_accumulation_steps * p.batch_size * technique.sequences_per_sample
@@ -147,15 +150,15 @@ class Llm(Workload):
         return True
 
     def job(self, values: Mapping[str, Any]) -> str:
-        """Return model, texts and length, and the kind of samples for techniques that learn from a special kind."""
+        """Return model, texts and sequence length, and the kind of samples if the technique needs a certain kind."""
         text_kind = TECHNIQUES[values["technique"]].text_kind
         learned = f", by {text_kind}s" if text_kind else ""
         return f"{values['model']} on {values['dataset']}, {values['sequence_length']} tokens{learned}"
 
     def learning(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return global batch size, precision, learning rate, and what the technique trains in which way.
+        """Return global batch size, precision, learning rate, technique with its parameters, and packing.
 
-        Packing is among these: packed samples make larger batches.
+        Packing belongs to these because a packed sample has several samples, which makes batches larger.
         """
         p = self.stated_in(values)
         names = ("technique", "packed", "lora_rank", "lora_alpha", *TECHNIQUES[p.technique].own_parameters)
@@ -170,7 +173,7 @@ class Llm(Workload):
         return TECHNIQUES[changes["technique"]].improves(values["technique"])
 
 
-# The runs of an experiment share a few files.
+# Cached because the runs of an experiment share a few files.
 @cache
 def _shipped_lines(file: Path) -> int:
     """Return the number of lines of a shipped file."""

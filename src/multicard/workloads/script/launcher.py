@@ -7,21 +7,22 @@ from multicard.core.rendezvous import Rendezvous
 
 
 class Launcher:
-    """A way to start the ranks of a user's script; the value of its parameter `launcher` names one."""
+    """A way to start the ranks of a user's script. The run's parameter `launcher` names it."""
 
     name: str
-    # One sentence for the schema and the documentation, and further ones that a user should read.
+    # One sentence for the schema and the documentation, and further sentences for the documentation.
     description: str
     notes: tuple[str, ...] = ()
     several_nodes = True  # False if it starts the ranks of one node only
-    # Programs that a user may start ranks by, and modules after `python -m`.
+    # A command that begins with one of these programs, or with `-m` and one of these modules, uses this launcher.
     programs: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()
-    # Package beside torch that must be installed for the script's interpreter.
+    # Package that must be installed for the script's interpreter, in addition to torch; None if no other is needed.
     package: str | None = None
-    # Pattern of the names of variables that it would read as options, and so does not get.
+    # Environment variables whose whole name matches this pattern are removed, because it would read them as options.
     withheld: str | None = None
-    # Why a profiler that runs it as its child would not see the ranks; their CPU time is not known then either.
+    # Why a profiler that starts the launcher would not see the ranks; None if it sees them. If it does not, the CPU
+    # time of the ranks is not measured either.
     hidden_from_profilers: str | None = None
 
     def facts(self) -> list[str]:
@@ -33,29 +34,29 @@ class Launcher:
         return devices
 
     def unsupported_reason(self, p: Any) -> str | None:
-        """Return why it starts no run with these ScriptParameters on any machine; None if it does."""
+        """Return why it cannot start a run with `p`, ScriptParameters, on any machine; None if it can."""
         if p.nodes > 1 and not self.several_nodes:
             return f"launcher: {self.name} starts the ranks of one node, and nodes is {p.nodes}; use torchrun"
         return None
 
     def refusal(self, source: Mapping[str, str]) -> str | None:
-        """Return why it starts no ranks on this machine; None if it does. `source`: environment variables."""
+        """Return why it cannot start ranks on this machine; None if it can. `source`: environment variables."""
         return None
 
     def command(self, python: str, arguments: list[str], p: Any, rendezvous: Rendezvous | None) -> list[str]:
-        """Return the command that starts the ranks of this node by the interpreter `python`.
+        """Return the command that starts the ranks of this node with the interpreter `python`.
 
         `arguments`: the script, or `-m` and a module, followed by its arguments; `p`: ScriptParameters; `rendezvous`:
-        of a job on several nodes, where this one stands among them.
+        the index of this node and the address of the first one; None for a job on one node.
         """
         raise NotImplementedError
 
     def tasks_per_node(self, p: Any) -> int:
-        """Return how many tasks of Slurm run `command` on each of several nodes: one, or one for each rank."""
+        """Return how many Slurm tasks run `command` on each node of a job on several nodes: one, or one per rank."""
         return 1
 
     def environment(self, rendezvous: Rendezvous | None = None) -> dict[str, str]:
-        """Return the variables by which ranks find each other, if the launcher does not set them.
+        """Return further variables for the ranks, such as the address where they meet if the launcher sets none.
 
         `rendezvous`: see `command`.
         """

@@ -23,7 +23,10 @@ MEASURES: dict[str, str] = {
 
 
 def measure(record: RunRecord, common: Mapping[str, Any], steps: pd.DataFrame, epochs: Any) -> dict[str, Any]:
-    """Measures of one completed run from its record, the measures of every workload and its steps."""
+    """Return the measures of one completed run.
+
+    `common`: the measures that every workload has; `steps`: the rows of steps.csv. `epochs` is not used.
+    """
     measured = steps[steps["window"] == "measured"]
     evaluation = measured.get("evaluation_s", pd.Series(dtype=float))
     return {
@@ -41,13 +44,16 @@ def measure(record: RunRecord, common: Mapping[str, Any], steps: pd.DataFrame, e
 
 
 def _steps_by(ranks: Sequence[RankRecord]) -> str | None:
-    """Return what ends the steps, by the first rank that reports it."""
+    """Return what ends the steps, as the first rank that reports it does; None if no rank does."""
     reports = (rank.observed.steps_by for rank in ranks if rank.observed)
     return next(filter(None, reports), None)
 
 
 def between_passes_s(measured: pd.DataFrame) -> float | None:
-    """Mean time from the end of a pass to the start of the next, over all ranks; None where there is one pass."""
+    """Return the mean seconds from the end of a pass over the data to the start of the next; None in a single pass.
+
+    The mean is over all ranks and all pairs of successive passes in the measured window.
+    """
     ends = measured.assign(end_s=measured["start_s"] + measured["duration_s"]).groupby(["rank", "epoch"])
     passes = pd.DataFrame({"start_s": ends["start_s"].min(), "end_s": ends["end_s"].max()})
     between = passes["start_s"] - passes.groupby("rank")["end_s"].shift()
@@ -55,18 +61,22 @@ def between_passes_s(measured: pd.DataFrame) -> float | None:
 
 
 def distinct_share(record: RunRecord) -> float | None:
-    """Return the part of the samples of a step that are distinct; None if unknown.
+    """Return distinct samples of a step divided by all its samples; None if unknown.
 
-    A stated number of samples per step counts distinct ones.
+    It is 1 if the user states the samples of a step, because a stated number means distinct samples.
     """
     assert isinstance(record.parameters, ScriptParameters)
     return _drawn_share(record.ranks) if record.parameters.stated_samples is None else 1.0
 
 
 def _drawn_share(ranks: Sequence[RankRecord]) -> float | None:
-    """Return the part of the samples drawn by loaders that are distinct; None if unknown, or if loaders disagree.
+    """Return distinct samples divided by all samples, as the loaders of the ranks report them.
 
-    Each loader reports how many of the ranks draw samples of their own: all of them (True), none (False), or a number.
+    A loader reports True if each rank draws samples of its own, False if all ranks draw the same samples, or the number
+    of ranks that draw distinct ones. With 4 ranks, True gives 1, False gives 1/4, and the number 2 gives 2/4. The share
+    of a single rank is 1, because it repeats no samples.
+
+    None if a rank has no loader, if a loader does not know, or if loaders differ.
     """
     if len(ranks) == 1:
         return 1.0
@@ -81,12 +91,15 @@ def _drawn_share(ranks: Sequence[RankRecord]) -> float | None:
 
 
 def _tokens_per_s(record: RunRecord, elapsed_s: float, measured: pd.DataFrame) -> float | None:
-    """Return the tokens of all ranks over the time of the window, those that ranks repeat once; None if unknown."""
+    """Return the distinct tokens of all ranks in the measured window, divided by `elapsed_s`.
+
+    None if a step has no number of tokens, or if the share of distinct tokens is unknown.
+    """
     tokens = measured["tokens"].sum(skipna=False)
     share = _drawn_share(record.ranks)
     if share is None and distinct_share(record) is None:
-        # The samples are taken as distinct, too, which a notice says. A number of samples that the user states leaves
-        # the distinct share of the tokens unknown.
+        # Nothing is known about the samples, so they are assumed distinct, which a notice says, and so are the tokens.
+        # If the user states the samples of a step, only the samples are known to be distinct, and the result is None.
         share = 1.0
     if share is None or pd.isna(tokens):
         return None

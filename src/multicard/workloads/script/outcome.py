@@ -1,7 +1,8 @@
-"""Outcomes of a job that only scripts have: no training was seen, or not the training that was configured.
+"""Judge the job of a script by whether it trained, and trained as configured.
 
-The launcher has judged a job by its exit and by the records of its ranks. `CHECKS` look at further facts, one after the
-other; the first that objects decides.
+The launcher has given its verdict already, by how the job exited and by the reports of its ranks. The functions in
+`CHECKS` look at further facts, in their order. The first that returns a verdict decides. If none does, the launcher's
+verdict stays.
 """
 
 import re
@@ -22,7 +23,7 @@ from multicard.runs.verdict import Verdict
 from multicard.workloads.script.launchers import LAUNCHERS
 from multicard.workloads.script.parameters import ScriptParameters
 
-# Environment variables that scripts for several ranks read.
+# Environment variables that only a launcher sets. The error of a script that needs a launcher names one of them.
 LAUNCHER_VARIABLES = re.compile(r"\b(?:WORLD_SIZE|LOCAL_RANK|RANK|MASTER_ADDR|MASTER_PORT)\b")
 
 
@@ -41,11 +42,11 @@ class ObservedProcess:
 
     program: str
     python: str  # version
-    torch: str | None  # version, if it was imported
-    rank: int | None
+    torch: str | None  # version; None if the process did not import torch
+    rank: int | None  # None if the process did not claim a rank
     has_stepped: bool
     has_run_backward: bool
-    # `outcome` and `reason` of an exception before the first step.
+    # `outcome` and `reason` of an exception before the first step; None if there was none.
     error: Mapping[str, Any] | None
 
     @classmethod
@@ -65,7 +66,7 @@ class ObservedProcess:
 
 @dataclass(frozen=True)
 class ScriptFacts:
-    """Facts of a script's job that has ended, for the checks."""
+    """What the checks know about a script's job that has ended."""
 
     p: ScriptParameters
     # The launcher's verdict.
@@ -73,10 +74,10 @@ class ScriptFacts:
     reason: Reason | None
     # Reports of the ranks that left one.
     ranks: Sequence[RankReport]
-    # All Python processes, in the order in which they last wrote to their files.
+    # All observed Python processes. They are ordered by when each last wrote its process.json, the latest last.
     processes: Sequence[ObservedProcess]
     trained: int  # number of processes that trained
-    # True if all files of the processes are in the scratch folder: a node that was lost has not copied its own.
+    # True if the scratch folder has the processes' files of all nodes. A node that was lost did not copy its files.
     is_complete: bool
 
     @classmethod
@@ -87,7 +88,8 @@ class ScriptFacts:
         files = sorted(scratch.glob(f"{PROCESS}.*[0-9]"), key=lambda file: file.stat().st_mtime_ns)
         processes = [ObservedProcess.read(file) for file in files]
         stepped = sum(process.has_stepped for process in processes)
-        # A rank may have failed before its first step. Processes that claim the same rank leave one record.
+        # Each number may be too low, so the larger one counts. Ranks that failed before their first step are not in
+        # `stepped`. Processes that claim the same rank leave a single record, and count once in `recorded`.
         recorded = len(list(scratch.glob("rank.json.rank*[0-9]")))
         tasks = range(p.nodes * LAUNCHERS[p.launched_by].tasks_per_node(p))
         is_complete = p.nodes == 1 or all((scratch / node_file(COPIED, task)).exists() for task in tasks)
@@ -95,7 +97,7 @@ class ScriptFacts:
 
     @property
     def uses_some_gpus(self) -> bool:
-        """True if the only process used some of its GPUs and not all, by the launcher's verdict."""
+        """True if the launcher's verdict is that a single process, for several GPUs, used fewer than all of them."""
         return self.reason is not None and self.reason.code == "wrong_gpus" and self.p.ranks < self.p.devices
 
     @property
@@ -107,31 +109,31 @@ class ScriptFacts:
 
     @property
     def can_judge_ranks(self) -> bool:
-        """True if no rank failed, so that the processes that trained are those that the script wants."""
+        """True if no rank failed, so that the processes that trained are as many as the script lets train."""
         is_over = self.ended_without_error or self.outcome == "timed_out"
         return is_over and all(rank.outcome == "completed" for rank in self.ranks)
 
 
 def trained_on_cpus(facts: ScriptFacts) -> Verdict | None:
-    """Object to ranks of which none used a GPU."""
+    """Object if no rank of a run on GPUs used a GPU."""
     if facts.reason is not None and facts.reason.code == "wrong_gpus" and not facts.reason.gpus:
         return Verdict("failed", Reason("trained_on_cpu"))
     return None
 
 
 def ended_without_training(facts: ScriptFacts) -> Verdict | None:
-    """Object to a script that ran to its end without a step."""
+    """Object if the script ran to its end without making a step."""
     if facts.ended_without_error and facts.trained == 0:
         return Verdict("failed", no_steps(facts.processes))
     return None
 
 
 def trained_in_another_number(facts: ScriptFacts) -> Verdict | None:
-    """Object to more or fewer processes that trained than the launcher has ranks."""
+    """Object if more or fewer processes trained than the launcher starts ranks."""
     if not facts.can_judge_ranks:
         return None
     expected = facts.p.ranks
-    # At the time limit, processes that had not trained may have been about to.
+    # At the time limit nothing is missing yet: processes that had not trained may have been about to begin.
     are_missing = facts.ended_without_error and facts.trained < expected
     if facts.trained > expected or are_missing:
         return Verdict("failed", Reason("hidden_ranks", ranks=facts.trained, devices=expected))
@@ -139,7 +141,7 @@ def trained_in_another_number(facts: ScriptFacts) -> Verdict | None:
 
 
 def claimed_one_rank(facts: ScriptFacts) -> Verdict | None:
-    """Object to several processes that trained as the same rank."""
+    """Object if several processes trained as the same rank."""
     claims = Counter(process.rank for process in facts.processes if process.has_stepped)
     if not facts.can_judge_ranks or not claims:
         return None
@@ -148,29 +150,29 @@ def claimed_one_rank(facts: ScriptFacts) -> Verdict | None:
 
 
 def trained_apart(facts: ScriptFacts) -> Verdict | None:
-    """Object to ranks of which none exchanged anything, unless the run is to go without communication."""
+    """Object if no rank exchanged anything with the others, unless the run leaves out communication on purpose."""
     if not facts.can_judge_ranks or len(facts.ranks) < 2 or "communication" in facts.p.ablated:
         return None
     exchanged = [rank.observed and rank.observed.exchanged for rank in facts.ranks]
-    # None of a rank that did not observe it.
+    # True or False by rank; None for a rank that does not know, and then this check does not object.
     if all(answer is False for answer in exchanged):
         return Verdict("failed", Reason("trained_apart", ranks=len(facts.ranks)))
     return None
 
 
 def left_gpus_unused(facts: ScriptFacts) -> Verdict | None:
-    """Object to a process that used fewer GPUs than it got."""
+    """Object if a single process used fewer GPUs than it got. If it used none, `trained_on_cpus` objected before."""
     if facts.reason is not None and facts.uses_some_gpus:
         return Verdict(facts.outcome, replace(facts.reason, code="unused_gpus"))
     return None
 
 
 def failed_in_a_process(facts: ScriptFacts) -> Verdict | None:
-    """Name the error of a process where the launcher knows an exit code only."""
+    """Return the error that a process reported, if the launcher knows only an exit code, and not of which rank."""
     reason = facts.reason
     if facts.ended_without_error or reason is None or reason.code != "exited" or reason.rank is not None:
         return None
-    # The modules of launchers raise only because a rank has failed.
+    # Modules of launchers are left out: they raise errors only because a rank has failed.
     launchers = {module for launcher in LAUNCHERS.values() for module in launcher.modules}
     errors = [
         (process.program, process.error)
@@ -179,7 +181,8 @@ def failed_in_a_process(facts: ScriptFacts) -> Verdict | None:
     ]
     if not errors:
         return None
-    # The script itself explains what it started. Of its ranks, the first to fail explains the others.
+    # The script's own errors explain those of the programs that it started, so they come first. Of several processes
+    # of the script, the first that failed is the cause of the other failures.
     stated = {Path(word).name for word in facts.p.command}
     of_script = [(program, error) for program, error in errors if Path(program).name in stated]
     _, error = (of_script or errors)[0]
@@ -187,7 +190,10 @@ def failed_in_a_process(facts: ScriptFacts) -> Verdict | None:
 
 
 def reached_the_limit_without_training(facts: ScriptFacts) -> Verdict | None:
-    """Name the missing steps of a job that reached its time limit, if no process can have made one unseen."""
+    """Say what was observed instead of steps, if the job reached its time limit and surely no process made a step.
+
+    That is sure only if the files of all nodes are there.
+    """
     if facts.outcome != "timed_out" or facts.reason is None or not facts.is_complete:
         return None
     if any(process.has_stepped for process in facts.processes):
@@ -195,7 +201,7 @@ def reached_the_limit_without_training(facts: ScriptFacts) -> Verdict | None:
     return Verdict(facts.outcome, replace(no_steps(facts.processes), time_limit_s=facts.reason.time_limit_s))
 
 
-# The order matters: an earlier check names the cause of what a later one would find, too.
+# The order matters: what an earlier check finds is the cause of what a later check would find in the same job.
 CHECKS: tuple[Callable[[ScriptFacts], Verdict | None], ...] = (
     trained_on_cpus,
     ended_without_training,
@@ -209,7 +215,7 @@ CHECKS: tuple[Callable[[ScriptFacts], Verdict | None], ...] = (
 
 
 def first_verdict(facts: ScriptFacts) -> Verdict:
-    """Return the verdict of the first of `CHECKS` that objects, else the launcher's."""
+    """Return the verdict of the first of `CHECKS` that objects; the launcher's verdict if none does."""
     for check in CHECKS:
         verdict = check(facts)
         if verdict is not None:
@@ -218,7 +224,7 @@ def first_verdict(facts: ScriptFacts) -> Verdict:
 
 
 def no_steps(processes: Sequence[ObservedProcess]) -> Reason:
-    """Return a reason that names what was seen instead of steps, and what that means."""
+    """Return a reason whose message says what was observed instead of steps, and what the user can do."""
     torch_versions = sorted({process.torch for process in processes if process.torch})
     python_versions = sorted({process.python for process in processes})
     seen = f"{counted(len(processes), 'process')}, Python {', '.join(python_versions)}"
@@ -232,6 +238,7 @@ def no_steps(processes: Sequence[ObservedProcess]) -> Reason:
             f"it did not train by PyTorch: nothing imported torch ({seen}); check that the command starts your training"
         )
     else:
+        # After `FIRST_BY_BACKWARD` backward passes without an optimizer, the observer takes each for a step.
         passes = ""
         if any(process.has_run_backward for process in processes):
             passes = f", and made fewer than the {FIRST_BY_BACKWARD} backward passes after which these count as steps"
@@ -244,7 +251,10 @@ def no_steps(processes: Sequence[ObservedProcess]) -> Reason:
 
 
 def _explained(reason: Reason | None, facts: ScriptFacts, scratch: Path) -> Reason | None:
-    """Return the reason with what helps a user further in its message."""
+    """Return the reason with the steps that were made, and with hints for the user, in its message.
+
+    None without a reason.
+    """
     if reason is None:
         return None
     if reason.code == "exited" and reason.exit_code == 0:
@@ -260,7 +270,7 @@ def _explained(reason: Reason | None, facts: ScriptFacts, scratch: Path) -> Reas
 
 
 def _steps_made(facts: ScriptFacts, code: str, scratch: Path) -> str | None:
-    """Describe how far the ranks came; None where no rank made a step, or where a node's ranks are unknown."""
+    """Return how many steps the ranks made, in words; None if no rank made one, or if files of a node are missing."""
     if not facts.is_complete:
         return None
     p = facts.p
@@ -269,15 +279,17 @@ def _steps_made(facts: ScriptFacts, code: str, scratch: Path) -> str | None:
         return None
     if len(set(counts)) == 1:
         profiled = read_json(scratch / JOB)["observe"]["profiled_steps"]
+        # Steps in which the profiler is still starting.
         settling = LEAST_SETTLING if profiled else 0
         needed = p.warmup_steps + p.steps + settling + profiled
         return f"it had made {counts[0]} of at least {needed} steps"
     by_rank = ", ".join(f"rank {rank} {count}" for rank, count in enumerate(counts))
-    # Ranks that were ended because of another one have made another number anyway.
+    # At the time limit, different numbers may be the fault. Else one rank failed and the others were ended with it, so
+    # their numbers differ anyway.
     hint = "; every rank has to make the same number" if code == "timed_out" else ""
     return f"steps made: {by_rank}{hint}"
 
 
 def _count_in(file: Path) -> int:
-    """Return the number of steps that a rank counts in a file, 0 if it has made none."""
+    """Return the number of steps in a rank's file `MADE`: the rank updates it in shared memory. 0 without the file."""
     return int.from_bytes(file.read_bytes(), sys.byteorder) if file.exists() else 0

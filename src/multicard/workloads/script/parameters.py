@@ -14,16 +14,18 @@ from multicard.runs.parameters import JobParameters, labelled, secret_own, worde
 from multicard.workloads.script.launchers import LAUNCHERS
 from multicard.workloads.script.template import command_error, fill, names_in
 
+# Names in braces whose values multicard gives to every command.
 GIVEN = ("devices", "devices_per_node", "nodes", "repeat", "seed", "run_dir")
+# Pattern of the name of an environment variable.
 VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]*$"
 
 # Digits of a digest in a run id.
 DIGITS = 6
-# Values that stand in a run id as they are.
+# A value that matches as a whole stands in a run id unchanged.
 SAFE = re.compile(r"[A-Za-z0-9._+-]{1,32}")
 
 
-# The parameters of a program that multicard knows nothing of.
+# Parameters of a user's program, whose meaning multicard does not know.
 OwnParameters = Annotated[
     dict[OwnName, OwnValue],
     Field(
@@ -35,7 +37,7 @@ OwnParameters = Annotated[
 
 
 class ScriptParameters(JobParameters):
-    """One run of a training script.
+    """Parameters of one run of the user's training script.
 
     >>> from multicard.runs.parameters import run_id
     >>> run_id(ScriptParameters(command=["train.py", "-b", "{batch}"], device="cpu", devices=2, args={"batch": 32}))
@@ -44,8 +46,8 @@ class ScriptParameters(JobParameters):
 
     HEADLINE: ClassVar[tuple[str, ...]] = ("script", "devices")
 
-    # The user's processes are not bound to CPUs, so this is no parameter here. To mypy a class variable in place of an
-    # instance's is an error; to pydantic it removes the base class's field.
+    # The user's processes are not bound to CPUs, so this is no parameter here. As a class variable it is no field:
+    # pydantic removes the base class's field. mypy takes that for an error.
     binding: ClassVar[str] = "none"  # type: ignore[misc]
 
     workload: Literal["script"] = Field("script", description="The kind of job.")
@@ -108,7 +110,10 @@ class ScriptParameters(JobParameters):
 
     @property
     def script(self) -> str:
-        """The script in a run id: its stem, and a digest of everything that says which program runs."""
+        """The script's name in a run id: its stem and a digest.
+
+        The digest is of the command, its folder, its interpreter, and the names of the variables in `environment`.
+        """
         stem = program(self.command)
         if self.command[0] == "-m":
             stem = stem.rpartition(".")[2]
@@ -121,7 +126,7 @@ class ScriptParameters(JobParameters):
     def id_parts(self) -> list[str]:
         """The script's own parameters with their values, in the order of the command.
 
-        A value that looks like a secret is a digest.
+        A value that looks like a secret is replaced by a digest.
         """
         secrets = secret_own(self.command, self.args)
         parts = []
@@ -133,21 +138,21 @@ class ScriptParameters(JobParameters):
 
     @property
     def launched_by(self) -> str:
-        """The launcher, `auto` resolved."""
+        """Name of the launcher; for `auto`, the launcher that it selects."""
         if self.launcher != "auto":
             return self.launcher
         return "torchrun" if self.devices > 1 else "python"
 
     @property
     def stated_samples(self) -> int | None:
-        """Samples of a step of all ranks together, as stated; None if the loaders are to show it."""
+        """Samples of a step that the user states, of all ranks together; None if they are counted from the loaders."""
         if self.samples_per_device:
             return self.samples_per_device * self.devices
         return self.samples_per_step
 
     @property
     def ranks(self) -> int:
-        """Processes that train."""
+        """Number of processes that train."""
         return LAUNCHERS[self.launched_by].ranks(self.devices)
 
     @property
@@ -157,22 +162,23 @@ class ScriptParameters(JobParameters):
 
     @property
     def loader_workers(self) -> int:
-        """Processes that load data, of all ranks together."""
+        """Number of processes that load data, of all ranks together: as many as `loader_cpus` states for each rank."""
         return self.loader_cpus * self.ranks
 
     def arguments(self, run_dir: str) -> list[str]:
-        """Return the command with every name in braces filled in.
+        """Return the command with values in place of the names in braces.
 
-        `run_dir`: folder in which the script may write, `{run_dir}`.
+        `run_dir`: value of `{run_dir}`, a folder in which the script may write.
         """
         given = {name: getattr(self, name) for name in ("devices", "devices_per_node", "nodes", "repeat")}
         return fill(self.command, {**self.args, **given, "seed": self.seed + self.repeat - 1, "run_dir": run_dir})
 
 
 def program(command: Sequence[str]) -> str:
-    """Return the program that a command runs: the script that it names, the module after `-m`, or its first word.
+    """Return the program that a command runs.
 
-    A word with a blank is no script, but a line for a shell that may end in the name of one.
+    That is the module if the command begins with `-m`, else the first word that ends in `.py`, else the first word. A
+    word with a blank does not count as a script, because it is a line for a shell that only ends in a script's name.
 
     >>> program(["bash", "-c", "exec python train.py"]), program(["wrap", "train.py"]), program(["-m", "pkg.train"])
     ('bash', 'train.py', 'pkg.train')
@@ -184,13 +190,17 @@ def program(command: Sequence[str]) -> str:
 
 
 def slug(value: Any) -> str:
-    """Return a value for a run id, with a digest if characters are lost or parameters could run together.
+    """Return the text of a value in a run id.
+
+    If characters have to be replaced or cut off, or if the text could be read as several parameters, a digest of the
+    whole value is appended.
 
     >>> slug(0.5), slug("a b/c"), slug("x_y-z")
     ('0.5', 'a-b-c-eb69ba', 'x-y-z-7f7192')
     """
     text = str(value)
-    # An id joins parameters by "_", and name and value by "-".
+    # In a run id "_" separates parameters, and "-" separates name and value. So "x_y-z" could be the value x, and a
+    # parameter y of value z.
     could_be_parameters = re.search("_.*-", text) is not None
     if SAFE.fullmatch(text) and not could_be_parameters:
         return text

@@ -17,18 +17,20 @@ from multicard.core.text import printable
 from multicard.workloads.script.launchers import LAUNCHERS
 from multicard.workloads.script.parameters import ScriptParameters
 
+# The oldest versions of Python and torch with which a script can be observed.
 LEAST_PYTHON = "3.10"
 LEAST_TORCH = "2.5"
-LONGEST_ANSWER = 160  # characters
-# An interpreter may take so long to answer: environments on a network's disks are slow at first.
+LONGEST_ANSWER = 160  # characters of an interpreter's output in a message; the rest is cut off
+# Seconds after which an interpreter that has not answered is killed. Environments on network disks are slow at first.
 INTERPRETER_LIMIT_S = 60.0
-# Programs that the script's interpreter runs. This one prints the versions of Python and torch, which it does not
-# import: that takes seconds.
+# The constants PRINT_… are programs that the script's interpreter runs. This one prints the version of Python, then
+# that of torch or "none". It does not import torch, because that takes seconds.
 PRINT_VERSIONS = (
     "import sys, importlib.metadata as m, importlib.util as u; print(*sys.version_info[:2], sep='.'); "
     "print(m.version('torch') if u.find_spec('torch') else 'none')"
 )
-# Prints why an interpreter cannot compile a file, behind a mark since a sitecustomize may print, too.
+# Prints a line with FAULT_MARK and the reason if the interpreter cannot compile a file. The mark is needed because a
+# sitecustomize of the user may print, too.
 FAULT_MARK = "does not compile: "
 PRINT_FAULT = f"""import sys, warnings
 warnings.simplefilter("ignore")
@@ -40,30 +42,31 @@ except SyntaxError as error:
 except ValueError as error:
     print("{FAULT_MARK}", error)
 """
-# Prints whether a package is installed. A folder of that name beside the script is none without an __init__.py.
+# Prints True if a package is installed. A folder of that name without __init__.py is none: it has no origin.
 PRINT_HAS_PACKAGE = "import importlib.util as u; s = u.find_spec({!r}); print(bool(s and s.origin))"
 
 
 def start_command(p: ScriptParameters, run_dir: str, rendezvous: Rendezvous | None = None) -> list[str]:
     """Return the command that starts the script's ranks on this node.
 
-    `run_dir`: folder in which the script may write; `rendezvous`: of a job on several nodes, where this one stands.
+    `run_dir`: folder in which the script may write; `rendezvous`: the index of this node and the address of the first
+    one, None for a job on one node.
     """
     return LAUNCHERS[p.launched_by].command(interpreter(p), p.arguments(run_dir), p, rendezvous)
 
 
 def interpreter(p: ScriptParameters) -> str:
-    """Return the path of the interpreter, or its name if it is not on the PATH."""
+    """Return the absolute path of the script's interpreter; the stated name if it is not on the PATH."""
     if p.python is None:
         return sys.executable
     if os.sep in p.python:
-        # A link is not followed: by the folder of the link, Python finds its environment.
+        # A link is not resolved, because Python finds a virtual environment by the folder of the link.
         return os.path.abspath(p.python)  # noqa: PTH100
     return shutil.which(p.python) or p.python
 
 
 def script_file(p: ScriptParameters) -> Path | None:
-    """Return the file that the command names by its first word or by the module after `-m`; None if there is none."""
+    """Return the file that the command's first word names, or that of the module after `-m`; None if there is none."""
     first, *arguments = p.arguments("")
     if first == "-m" and arguments:
         module = Path(p.folder, *arguments[0].split("."))
@@ -74,7 +77,7 @@ def script_file(p: ScriptParameters) -> Path | None:
 
 
 def environment(p: ScriptParameters, scratch: Path, rendezvous: Rendezvous | None = None) -> dict[str, str]:
-    """Return the variables that the script's launcher needs, and by which the script sees its GPUs alone."""
+    """Return the variables that the launcher needs, the PATH, and CUDA_VISIBLE_DEVICES with the run's GPUs only."""
     return {
         **LAUNCHERS[p.launched_by].environment(rendezvous),
         "PATH": _path(p),
@@ -83,9 +86,12 @@ def environment(p: ScriptParameters, scratch: Path, rendezvous: Rendezvous | Non
 
 
 def _gpus(p: ScriptParameters) -> str:
-    """Return as many GPUs as the run has devices, of those that are selected; none for a run on CPUs.
+    """Return the run's value of CUDA_VISIBLE_DEVICES: as many GPUs as it has on this node; empty for a run on CPUs.
 
-    Scripts use all that they see (nn.DataParallel, `mp.spawn`, Lightning), or one wherever they see one.
+    They are the first of this process's own CUDA_VISIBLE_DEVICES; where that is not set, 0, 1, ….
+
+    Other GPUs are hidden because many scripts use all GPUs that they see (nn.DataParallel, `mp.spawn`, Lightning). A
+    run on CPUs sees none because many scripts use a GPU wherever they see one.
     """
     devices = p.devices_per_node if p.device == "cuda" else 0
     selected = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -100,7 +106,7 @@ def _path(p: ScriptParameters) -> str:
 
 
 def secret_stated(p: ScriptParameters) -> str | None:
-    """Return where the parameters hold what looks like a secret, which records would hold, too; None if they do not."""
+    """Return which parameter holds what looks like a secret, and what to do; None if none does."""
     named = next(filter(is_named_as_secret, p.environment), None)
     if named:
         return f"environment: {named} looks like a secret, which would be recorded; have the script read it from a file"
@@ -135,7 +141,7 @@ def _cannot_run(message: str) -> Reason:
 
 
 def _missing(p: ScriptParameters, source: Mapping[str, str]) -> str | None:
-    """Return which file, program or variable keeps the script from starting, without running anything."""
+    """Return which file, program or variable keeps the script from starting; None if none does. Runs no program."""
     folder = Path(p.folder)
     if not folder.is_dir():
         return f"folder: no such folder: {folder.absolute()}"
@@ -154,18 +160,19 @@ def _missing(p: ScriptParameters, source: Mapping[str, str]) -> str | None:
 
 
 def _is_program(program: str, p: ScriptParameters) -> bool:
-    """Return True if a program is on the script's PATH, or a path from its folder."""
+    """Return True if a program is on the script's PATH, or is the path of an executable, relative to its folder."""
     if shutil.which(program, path=_path(p)) is not None:
         return True
     return os.sep in program and os.access(Path(p.folder, program), os.X_OK)
 
 
-# Cached, since many runs of one scenario have the same interpreter, which takes long to start.
+# Cached because many runs of a scenario have the same interpreter, which takes long to start.
 @cache
 def _interpreter_problem(python: str) -> str | None:
     """Return why an interpreter cannot run the observer; None if it can."""
     if shutil.which(python) is None:
         return f"python: no such interpreter: {python}"
+    # `ask` raises nothing: if the interpreter cannot run, fails or does not end, `problem` says so.
     answer = ask([python, "-c", PRINT_VERSIONS], INTERPRETER_LIMIT_S)
     if answer.problem or len(answer.lines) < 2:
         problem = answer.problem or f"{python} does not answer as Python does"
@@ -192,7 +199,7 @@ def _is_older(version: str, least: str) -> bool:
 @cache
 def _syntax_fault(python: str, script: Path) -> str | None:
     """Return why an interpreter cannot compile a script, such as "does not compile: line 3: …"; None if it can."""
-    # -I: the current folder may hold a warnings.py of its own.
+    # With -I the interpreter imports no warnings.py or other module of the current folder.
     lines = ask([python, "-I", "-c", PRINT_FAULT, str(script)], INTERPRETER_LIMIT_S).lines
     fault = next((line for line in lines if line.startswith(FAULT_MARK)), None)
     return printable(fault, LONGEST_ANSWER) if fault else None

@@ -16,7 +16,7 @@ def names_in(command: Iterable[str]) -> list[str]:
     Raises
     ------
     ValueError
-        If a brace stands alone.
+        If there is a brace without its counterpart.
 
     >>> names_in(["train.py", "--batch={batch_size}", "--json={{}}", "{batch_size}x{devices}"])
     ['batch_size', 'devices']
@@ -47,7 +47,7 @@ def fill(command: Iterable[str], values: Mapping[str, object]) -> list[str]:
 
 
 def renamed(command: Iterable[str], name_of: Callable[[str], str]) -> list[str]:
-    """Return the command with other names in braces.
+    """Return the command with each name in braces replaced by `name_of` that name.
 
     >>> renamed(["--batch={Batch-Size}", "--json={{}}"], lambda name: name.lower().replace("-", "_"))
     ['--batch={batch_size}', '--json={{}}']
@@ -67,16 +67,18 @@ def command_error(
     stated: str = "args.{}",
     to_state: str = "add args.{}",
 ) -> str | None:
-    """Return how a command and the user's own parameters do not fit, and what to do; None if they fit.
+    """Return why a command and the user's own parameters do not fit each other, and what to do; None if they fit.
+
+    They fit if each name in braces has a value, and each parameter is named in the command.
 
     Parameters
     ----------
     parameters
         Names of the user's own parameters.
     given
-        Names that always have a value.
+        Names whose values multicard gives; a user's own parameter must not have such a name.
     stated, to_state
-        How a parameter of that name is stated, and what to do to state one.
+        Formats of the message, filled with a parameter's name: how it is stated, and what to do to state it.
     """
     parameters = list(parameters)
     given = list(given)
@@ -98,7 +100,7 @@ def command_error(
 
 
 def _hint(unknown: str, names: list[str], to_state: str) -> str:
-    """Return what to do about an unknown name in braces."""
+    """Return what to do about an unknown name in braces. `names`: the known ones; `to_state`: see `command_error`."""
     close = difflib.get_close_matches(unknown, names, n=1)
     if close:
         return f"did you mean {{{close[0]}}}?"

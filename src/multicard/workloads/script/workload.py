@@ -1,4 +1,4 @@
-"""The entry of the user's own training scripts."""
+"""The workload `script`: training scripts of the user."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,7 +17,7 @@ from multicard.workloads.script.launchers import LAUNCHERS
 from multicard.workloads.script.outcome import judge_script
 from multicard.workloads.script.parameters import ScriptParameters
 
-# Megabytes of the host that a script's rank is assumed to need beside its process.
+# Megabytes of host memory that a rank of a script is assumed to need, in addition to those of its process, by device.
 RANK_MB = {"cpu": 2000, "cuda": 8000}
 
 
@@ -37,15 +37,16 @@ class Script(Workload):
     judge = staticmethod(judge_script)
 
     def config_error(self, p: ScriptParameters, inputs: Inputs) -> str | None:
-        """Return where the parameters hold what looks like a secret, None if they hold none."""
+        """Return which parameter holds what looks like a secret; None if none does."""
         return start.secret_stated(p)
 
     def unsupported_reason(self, p: ScriptParameters, machine: Machine, inputs: Inputs) -> str | None:
-        """Return why the launcher starts no such run on any machine, None if it does."""
+        """Return why the launcher cannot start the run on any machine; None if it can."""
         return LAUNCHERS[p.launched_by].unsupported_reason(p)
 
     def command(self, p: ScriptParameters, job: Path, rendezvous: Rendezvous | None) -> list[str]:
         """Return the launcher's command."""
+        # `keep` is the folder that `{run_dir}` names.
         return start.start_command(p, read_json(job)["keep"], rendezvous)
 
     def launching(self, p: ScriptParameters) -> Launching:
@@ -62,7 +63,10 @@ class Script(Workload):
         )
 
     def observed(self, p: ScriptParameters) -> dict[str, Any]:
-        """Return what every workload has in job.json, and what the user states of the steps."""
+        """Return the entries of every workload, and those that the user states about steps and samples.
+
+        By the words in `program` the observer recognizes a process that runs the script.
+        """
         return super().observed(p) | {
             "measured_steps": p.steps,
             "samples_per_step": p.stated_samples,
@@ -71,13 +75,14 @@ class Script(Workload):
         }
 
     def resources(self, p: ScriptParameters, inputs: Inputs) -> Resources:
-        """Return a rough estimate of memory; Slurm gives a second attempt more."""
+        """Return a rough estimate of memory. If it is too low, Slurm gives a second attempt more."""
         return Resources(RANK_MB[p.device])
 
     def counted(self, record: RunRecord, steps: Any) -> Any:
-        """Return the steps with a time of 0 for phases that only other steps have, and with the stated samples.
+        """Return the rows of steps.csv, completed.
 
-        A stated number of samples is shared equally by the ranks.
+        If some steps have a time for a phase, steps without one get 0. If the user states the samples of a step, each
+        rank gets an equal part of them, which may be a fraction.
         """
         phases = [f"{name}_s" for name in PHASES if steps[f"{name}_s"].notna().any()]
         steps = steps.assign(**{phase: steps[phase].fillna(0.0) for phase in phases})
@@ -88,24 +93,24 @@ class Script(Workload):
         return steps.assign(samples=stated / steps["rank"].nunique())
 
     def distinct_share(self, record: RunRecord) -> float:
-        """Return the part of the processed samples that are distinct, by the loaders of the ranks; 1 if stated."""
+        """Return distinct samples divided by processed samples; 1 if unknown, or if the user states the samples."""
         return self._measures_module().distinct_share(record) or 1.0
 
     def baseline_words(self, method: str) -> str:
-        """Return a name without the launcher, of which one device leaves no choice."""
+        """Return "1 device", without the launcher: with one device there is nothing to choose between launchers."""
         return "1 device"
 
     def learning(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return all of the script's own parameters, since any may decide how much is learned."""
+        """Return the measured batch size and all of the script's own parameters, since any may affect learning."""
         return batch_and_own(self, values)
 
     def job(self, values: Mapping[str, Any]) -> str:
-        """Return the command without the values of its parameters."""
+        """Return the command with … in place of each name in braces, because values differ from run to run."""
         return without_names(str(values["command"]))
 
 
 def default_figures(several_counts: bool, device: str, ablates: bool = False) -> tuple[str, ...]:
-    """Return the names of the figures that show what matters of a script.
+    """Return the names of the figures that a scenario of a script gets by default.
 
     Parameters
     ----------

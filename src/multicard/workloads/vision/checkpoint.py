@@ -13,11 +13,13 @@ from multicard.core.layout import CHECKPOINT, PROGRESS
 def load_checkpoint(
     job: Mapping[str, Any], identity: Mapping[str, Any], parts: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
-    """Restore the state that an interrupted attempt saved; return the rows of its epochs, none without a checkpoint.
+    """Restore the state that an interrupted attempt saved; return the rows of the epochs that it finished.
 
-    `job`: contents of job.json, whose `checkpoint` is the path, if the job has one. `identity`: the parameters and data
-    of the run; a checkpoint of another run is ignored. `parts`: model, optimizer and scaler, by name, which get their
-    states.
+    Without a checkpoint of this run, return an empty list and restore nothing.
+
+    `job`: contents of job.json; its entry `checkpoint` is the path of the checkpoint, and may be missing. `identity`:
+    parameters and data files of the run; a checkpoint with another identity is ignored. `parts`: model, optimizer and
+    scaler by name; their saved states are loaded into them.
     """
     if "checkpoint" not in job or not Path(job["checkpoint"]).is_file():
         return []
@@ -35,13 +37,14 @@ def load_checkpoint(
 def save_checkpoint(
     job: Mapping[str, Any], identity: Mapping[str, Any], parts: Mapping[str, Any], epochs: list[dict[str, Any]]
 ) -> None:
-    """Replace the checkpoint, in a job that has one, by the state after the last of `epochs`.
+    """Replace the checkpoint by the present state of `parts`; do nothing if job.json has no entry `checkpoint`.
 
-    Parameters are those of `load_checkpoint`; `epochs`: rows of the epochs so far.
+    `job`, `identity`, `parts`: as for `load_checkpoint`. `epochs`: rows of all epochs that are finished.
     """
     if "checkpoint" not in job:
         return
-    # The scratch folder goes with an interrupted attempt, and lies on the same file system.
+    # A file that is only half written must not replace the checkpoint. The scratch folder `shared` is on the same file
+    # system, so the replacement is atomic, and is removed after an interrupted attempt, with an unfinished file.
     unfinished = Path(job["shared"], CHECKPOINT)
     states = {name: part.state_dict() for name, part in parts.items()}
     torch.save({"of": identity, "epochs": epochs, **states}, unfinished)

@@ -1,4 +1,4 @@
-"""A loader by NVIDIA DALI: the samples of PyTorch's DataLoader in the same order, prepared by other code."""
+"""A loader that uses NVIDIA DALI: it yields the samples of PyTorch's DataLoader, in the same order."""
 
 import os
 from collections import deque
@@ -13,22 +13,24 @@ from multicard.core.errors import UserError
 from multicard.workloads.vision.data import GrayscaleDataset
 from multicard.workloads.vision.parameters import VisionParameters
 
-# Parts of DALI's messages when memory runs out.
+# A RuntimeError of DALI with one of these parts in its message says that memory ran out.
 OUT_OF_MEMORY = ("CUDA allocation failed", "out of memory", "bad_alloc")
 
 
 class DaliLoader:
-    """A loader whose batches DALI reads ahead: on the GPU if `device` is one, else with CPU threads.
+    """A loader whose batches DALI prepares ahead: on the GPU if `device` is a GPU, else in CPU threads.
 
-    A pass yields `(images, labels)` of full batches: float32 of shape (N, 3, S, S) and int64 of shape (N,), both on
-    `device`. Files are read and decoded by DALI's own threads (JPEG on the GPU if there is one), without worker
-    processes. Only the latest pass continues; the loader drops what an earlier one has read ahead.
+    A pass over the data yields full batches `(images, labels)`: float32 of shape (N, 3, S, S) and int64 of shape (N,),
+    both on `device`. DALI's own threads read and decode files, without worker processes; JPEG files are decoded on the
+    GPU if `device` is one. Beginning a pass ends the pass before: its iterator raises `RuntimeError` when it is asked
+    for another batch, and the batches that were prepared for it are dropped.
 
-    The images are those of `vision.data.open_split` up to rounding, as measured on a CPU with random pixels: arrays
-    differ by less than 0.002 of 255 gray levels, files by at most 1, since both libraries round the resized pixels.
-    The outermost pixels of an image that shrinks differ more, by some 20 gray levels in noise: there the filter
-    reaches over the edge, where DALI repeats the last pixel and PyTorch leaves it out. JPEG files decode to the same
-    pixels on a CPU; the decoder of a GPU may differ by a few gray levels more. EXIF orientation is ignored by both.
+    The images equal those of `vision.data.open_split` except for rounding. Measured on a CPU with random pixels, of 256
+    gray levels: images from arrays differ by less than 0.002 gray levels, images from files by at most 1, because both
+    libraries round the resized pixels. If an image shrinks, its outermost pixels differ more, by some 20 gray levels in
+    noise, because there the filter reaches over the edge: DALI repeats the last pixel, PyTorch leaves it out. On a CPU
+    both libraries decode JPEG files to the same pixels; a GPU's decoder may add a few gray levels to the difference.
+    Both libraries ignore EXIF orientation.
 
     Parameters
     ----------
@@ -64,14 +66,14 @@ class DaliLoader:
         self._facts = facts
         self._source = _Source(dataset)
         self._pipeline: Any = None
-        # Number of the latest pass: the batches of an earlier one end.
+        # Increases with every pass and with `close`. An iterator that began at a lower number cannot continue.
         self._pass = 0
 
     def __len__(self) -> int:
         return len(self.sampler) // self._p.batch_of_rank
 
     def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Begin a pass at once: the first batches are under way when this returns."""
+        """Begin a pass: DALI is preparing its first batches already when this returns."""
         self._rewind()
         indices = [int(index) for index in self.sampler]
         size = self._p.batch_of_rank
@@ -92,7 +94,7 @@ class DaliLoader:
 
     def _batches(self, number: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         while number == self._pass:
-            # Bound to this stream, the memory of a batch is not reused before the work queued on it is done.
+            # DALI reuses the memory of a batch only after the work that is queued on this stream is done.
             stream = torch.cuda.current_stream(self.device) if self.device.type == "cuda" else None
             try:
                 images, labels = self._pipeline.outputs(stream)
@@ -105,7 +107,10 @@ class DaliLoader:
         raise RuntimeError("this pass over the data cannot go on: the loader has begun another or is closed")
 
     def _rewind(self) -> None:
-        """End a pass that was left before its end, so that the pipeline can begin another."""
+        """Drop the batches that DALI prepared for an unfinished pass, so that the pipeline can begin another pass.
+
+        Before the first pass there is no pipeline, and nothing to do.
+        """
         self._source.begin([])
         try:
             while self._pipeline is not None:
@@ -114,21 +119,22 @@ class DaliLoader:
         except StopIteration:
             self._pipeline.reset()
         except RuntimeError:
-            # An error in batches that were read ahead and are not needed. The pipeline cannot be used any more.
+            # The error is in a batch that is dropped anyway. DALI's pipeline cannot be used after an error, so the
+            # next pass builds another one.
             self.close()
 
     def _build(self) -> Any:
-        """Return the pipeline that makes batches of what the source returns."""
+        """Return a DALI pipeline that makes batches from the raw samples that `self._source` returns."""
         from nvidia.dali import fn, types
         from nvidia.dali.pipeline import Pipeline
 
         p = self._p
         source = self._source
         on_gpu = self.device.type == "cuda"
-        # DALI's modules are made of its operators when they are imported, which type checkers cannot see.
+        # DALI adds its operators to its modules while it is imported, so type checkers do not find them.
         operators: Any = fn
         data_types: Any = types
-        # Statistics of the data set are those of pixels in [0, 1], DALI's of pixels in [0, 255].
+        # `mean` and `std` of the data set are for pixels in [0, 1]; DALI wants them for pixels in [0, 255].
         scaling: dict[str, Any] = {name: [255 * value for value in self._facts[name]] for name in ("mean", "std")}
         scaling |= {"dtype": data_types.FLOAT, "output_layout": "CHW"}
         size = [p.image_size, p.image_size]
@@ -146,7 +152,7 @@ class DaliLoader:
                 layout=["" if source.files else "HWC", ""],
             )
             if source.files:
-                # The decoder would pin its threads to cores of its own choice, not to those that the rank is bound to.
+                # With `affine`, the GPU's decoder would pin its threads to cores that the rank is not bound to.
                 options = {"affine": False, "jpeg_fancy_upsampling": True} if on_gpu else {}
                 images = operators.decoders.image(
                     operators.io.file.read(images),
@@ -158,7 +164,8 @@ class DaliLoader:
                 images = operators.resize(images, size=size, antialias=True)
                 images = operators.crop_mirror_normalize(images, **scaling)
             else:
-                # Scaling and resizing commute; this way round it is the small image that is scaled and transposed.
+                # Normalizing and resizing give the same result in either order. Arrays hold small images, so it is
+                # cheaper to normalize and transpose them before they are resized.
                 images = images.gpu() if on_gpu else images
                 images = operators.crop_mirror_normalize(operators.cat(images, images, images, axis=2), **scaling)
                 images = operators.resize(images, size=size, antialias=True)
@@ -167,7 +174,7 @@ class DaliLoader:
         return pipeline
 
     def _explain(self, error: RuntimeError) -> NoReturn:
-        """Raise an error of DALI's: as `MemoryError` if memory ran out, else as it is."""
+        """Close the loader and raise DALI's error: as `MemoryError` if memory ran out, else unchanged."""
         # After an error DALI's pipeline cannot be used any more.
         self.close()
         message = " ".join(str(error).split())
@@ -177,9 +184,10 @@ class DaliLoader:
 
 
 class _Source:
-    """The function that DALI calls for the raw samples of the next batch: pixels or names of files, and labels.
+    """Returns, when DALI calls it, the raw samples of the next batch: pixels or file names, and labels.
 
-    It has no reference to the loader, so that the loader and DALI's threads are freed when the loader goes out of use.
+    Raises `StopIteration` after the last batch of a pass. It has no reference to the loader, because DALI has a
+    reference to it: DALI's threads would otherwise keep the loader, and so themselves, alive after the last use.
     """
 
     def __init__(self, dataset: GrayscaleDataset | ImageFolder):
@@ -192,7 +200,7 @@ class _Source:
         return isinstance(self.dataset, ImageFolder)
 
     def begin(self, batches: list[list[int]]) -> None:
-        """Set the indices of the batches of a pass; an empty pass ends the one before."""
+        """Begin a pass of these batches, each a list of indices; with an empty list the current pass just ends."""
         self.ahead = deque(batches)
 
     def __call__(self) -> tuple[Any, np.ndarray]:

@@ -1,4 +1,4 @@
-"""Prepared data sets as PyTorch data sets, which the training loop reads."""
+"""Open prepared data sets as PyTorch data sets, which the training loop reads."""
 
 import functools
 from pathlib import Path
@@ -34,9 +34,10 @@ class GrayscaleDataset(Dataset[tuple[torch.Tensor, int]]):
 
 
 class SyntheticDataset(TensorDataset):
-    """Images that cost nothing to load: every one is the same normal float32 tensor, its label is random.
+    """Images that cost nothing to load: all are one float32 tensor of normally distributed numbers; labels are random.
 
-    A loader may recognize the class and make batches on the device instead.
+    Only evaluation reads them. For training, `loaders.training_loader` recognizes this class and returns a loader that
+    keeps a batch on the device.
     """
 
     def __init__(self, samples: int, classes: int, image_size: int, seed: int):
@@ -49,15 +50,17 @@ ImageData: TypeAlias = GrayscaleDataset | SyntheticDataset | ImageFolder
 
 @functools.cache
 def _random_image(size: int, seed: int) -> torch.Tensor:
-    """Return one random image, which the splits of a process share."""
+    """Return a random image; it is cached, so that both splits of a process share its memory."""
     return torch.randn(3, size, size, generator=torch.Generator().manual_seed(seed))
 
 
 def open_split(folder: Path, facts: dict[str, Any], split: str, image_size: int, seed: int = 0) -> ImageData:
     """Open the `train` or `test` part of a prepared data set.
 
-    `facts`: contents of its provenance.json; `seed`: for synthetic images. Raises `UserError` if a user's folder is no
-    longer what it was.
+    `facts`: contents of its provenance.json; `seed`: for synthetic images.
+
+    Raises `UserError` if a folder of image files cannot be read, or has other classes or another number of images than
+    when it was prepared.
     """
     source = facts["source"]
     if source == "synthetic":
@@ -68,7 +71,7 @@ def open_split(folder: Path, facts: dict[str, Any], split: str, image_size: int,
     is_users = source == "imagefolder"
     if not is_users and not facts.get("stored_size"):
         return GrayscaleDataset(folder, split, v2.Compose([to_float, resize, normalize]))
-    # The user's folder stays where it is; a prepared set whose images have a size of their own is stored as files.
+    # A user's images are read where they are. Other images are files only if the data set states a `stored_size`.
     root = Path(facts["folder"]) if is_users else folder
     transform = v2.Compose([v2.ToImage(), v2.RGB(), resize, to_float, normalize, v2.ToPureTensor()])
     images = _open_images(root, facts, split, transform)
@@ -77,11 +80,12 @@ def open_split(folder: Path, facts: dict[str, Any], split: str, image_size: int,
 
 
 def _open_images(root: Path, facts: dict[str, Any], split: str, transform: v2.Transform) -> ImageFolder:
-    """Open a folder of image files, without those that could not be read when it was prepared."""
+    """Open one split of a folder of image files, without the files that could not be read when it was prepared."""
     parts = facts.get("parts", {split: split})
     folder = root / parts.get(split, "")
     try:
-        # A small part of a prepared set may not have every class; a user's folder was refused for that.
+        # A small split of a prepared set may have no image of a class. A user's folder with such a split was refused
+        # when it was prepared.
         images = ImageFolder(folder, transform, allow_empty=True)
     except OSError as error:
         raise UserError(f"{folder}: cannot be read: {error.strerror or error}") from error
@@ -92,7 +96,7 @@ def _open_images(root: Path, facts: dict[str, Any], split: str, transform: v2.Tr
 
 
 def _check_unchanged(images: ImageFolder, facts: dict[str, Any], split: str) -> None:
-    """Raise `UserError` unless a folder has the number of images, and the classes, of when it was prepared."""
+    """Raise `UserError` unless a split has the number of images and the classes that it was prepared with."""
     sample_count: int = facts[f"{split}_samples"]
     classes: list[str] = facts["classes"]
     if len(images) == sample_count and images.classes == classes:

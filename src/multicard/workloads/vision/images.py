@@ -1,4 +1,4 @@
-"""Folders of image files: users' folders, which stay where they are, and those that a preparation writes."""
+"""Folders of image files: those of users, which are only read, and those that multicard writes."""
 
 import hashlib
 import io
@@ -16,7 +16,7 @@ from multicard.experiment.datasets import ImageFolder
 from multicard.workloads.vision.sources import CLASSES, Samples
 
 SPLITS = ("train", "test")
-TEST_EVERY = 10  # every tenth image of a class is a test image, where a folder has no parts
+TEST_EVERY = 10  # where a folder has no parts for training and test, one of so many images of a class is a test image
 JPEG_QUALITY = 95
 
 Item = TypeVar("Item")
@@ -24,21 +24,25 @@ Result = TypeVar("Result")
 
 
 def in_threads(function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
-    """Yield the results of a function in the order of the items, computed on all cores: codecs let threads run."""
+    """Yield the result of a function for each item, in the order of the items, computed by a thread per usable CPU.
+
+    Threads suffice because image codecs release Python's global lock.
+    """
     pool = ThreadPool(usable_cpus())
     try:
         yield from pool.imap(function, items, chunksize=32)
     finally:
         pool.terminate()
-        # No thread continues to write after an error.
+        # After an error, wait for the threads, so that none writes files any more.
         pool.join()
 
 
 def index_folder(dataset: ImageFolder, name: str) -> dict[str, Any]:
-    """Return the provenance of a user's folder of images, each of which is decoded to see that it can be.
+    """Return the entries of provenance.json for a user's folder of images, after trying to decode every image.
 
-    `name`: the data set's, for messages. Raises `UserError` if the classes differ, one has no images, or images cannot
-    be decoded and are not to be skipped.
+    `name`: name of the data set, for messages. Raises `UserError` if the folders of the two splits have different
+    classes, if a class has no readable image in a split, or if an image cannot be decoded, unless the data set says to
+    skip such images.
     """
     from torchvision import datasets
 
@@ -49,7 +53,7 @@ def index_folder(dataset: ImageFolder, name: str) -> dict[str, Any]:
     try:
         opened = {split: datasets.ImageFolder(root) for split, root in roots.items()}
     except FileNotFoundError as error:
-        # A folder has no images.
+        # There is no folder of a class, or one without images.
         raise UserError(f"{key}: {roots['train']} or {roots['test']}: {error}") from error
     classes = opened["train"].classes
     if classes != opened["test"].classes:
@@ -99,8 +103,9 @@ def choose_samples(
 ) -> list[tuple[str, int]]:
     """Return the readable files of a split, each with its class.
 
-    `samples`: files of a folder with their classes, ordered by class. `parts`: the folders of the splits; where there
-    are none, `samples` are of both splits, and every tenth readable image of a class, from the first, is a test image.
+    `samples`: files of a folder with their classes, ordered by class. `parts`: the folder of each split; `samples` are
+    then those of this split. If `parts` is empty, `samples` are those of both splits: the 1st, 11th, 21st … readable
+    image of each class is a test image, the others are training images.
 
     >>> samples = [(f"a{number}", 0) for number in range(3)] + [("b0", 1)]
     >>> choose_samples(samples, "test", unreadable={"a0"}, parts={})
@@ -119,15 +124,15 @@ def choose_samples(
 
 
 def why_unreadable(file: Path) -> str | None:
-    """Return why an image cannot be decoded; None if it can. Checksums inside the file are checked, too."""
+    """Return why an image cannot be decoded; None if it can. The checksums inside the file are checked, too."""
     from PIL import Image
 
     try:
         with Image.open(file) as image:
-            # This misses JPEG files that were cut, and leaves an image that cannot be used.
+            # `verify` does not notice truncated JPEG files. The image cannot be used after it.
             image.verify()
         with Image.open(file) as image:
-            # All of a JPEG file is read at any size, and an eighth in grayscale is fastest.
+            # A JPEG decoder reads the whole file at any scale. It is fastest at 1/8 of width and height, in grayscale.
             image.draft("L", (1, 1))
             image.convert("RGB")
     except Exception as error:
@@ -137,9 +142,10 @@ def why_unreadable(file: Path) -> str | None:
 
 
 def write_tree(folder: Path, split: str, samples: Samples, size: int) -> dict[str, Any]:
-    """Write images as `folder`/`split`/<class>/<index>.jpg, all of them or none; return the tree's entry in provenance.
+    """Write images as `folder`/`split`/<class>/<index>.jpg, all or none; return the tree's entry of provenance.json.
 
-    They are upsampled to `size` pixels by Pillow's bilinear filter, which antialiases.
+    The images are resized to `size` × `size` pixels by Pillow's bilinear filter. The entry's `sha256` is the digest of
+    a list of the files: one line for each, with name, bytes and SHA-256, separated by tabs.
     """
     from PIL import Image
 

@@ -1,4 +1,4 @@
-"""Loaders of a training: the same samples in the same batches, whichever library loads them."""
+"""Data loaders for training and tests. PyTorch's and DALI's yield the same samples in the same batches."""
 
 import math
 from collections.abc import Iterator
@@ -19,10 +19,11 @@ EPOCH_SEED_STEP = 1_000_003  # difference between the seeds of successive epochs
 class SyntheticLoader:
     """Yields one random batch on the device again and again, to show the cost of a step without a loader's work.
 
-    Images have the shape (N, 3, S, S) and are normal, as normalized images are; labels are random.
+    Images have the shape (N, 3, S, S). Their values are normally distributed with mean 0 and deviation 1, roughly like
+    those of normalized images. Labels are random.
     """
 
-    sampler = None
+    sampler = None  # `set_epoch` reads it: there is nothing to shuffle
 
     def __init__(self, batches: int, batch_size: int, image_size: int, classes: int, device: torch.device, seed: int):
         generator = torch.Generator().manual_seed(seed)
@@ -39,7 +40,7 @@ class SyntheticLoader:
 
 
 class Shuffled(RandomSampler):
-    """Samples a whole data set in an order that follows from a seed and the epoch, as DistributedSampler's does."""
+    """Samples a whole data set. As with DistributedSampler, a seed and the epoch determine the order."""
 
     def __init__(self, dataset: ImageData, seed: int):
         self._order = torch.Generator()
@@ -48,16 +49,18 @@ class Shuffled(RandomSampler):
         self.set_epoch(1)
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the order of the next pass over the data; `epoch`: its number, from 1."""
+        """Set the order of the next pass over the data; `epoch`: number of the pass, from 1."""
         self._order.manual_seed(self.seed + (epoch - 1) * EPOCH_SEED_STEP)
 
 
 def training_loader(
     dataset: ImageData, facts: dict[str, Any], parameters: VisionParameters, rank: int, device: torch.device
 ) -> Any:
-    """Return a loader of full, shuffled batches: of this rank's share where ranks share the data, else of all data.
+    """Return a loader of full, shuffled batches for one rank.
 
-    `facts`: contents of the data set's provenance.json. Raises `UserError` if there is not one full batch.
+    With a strategy that has a distributed sampler, the rank iterates over its share of the data, else over all of it.
+
+    `facts`: contents of the data set's provenance.json. Raises `UserError` if the rank has less than one full batch.
     """
     p = parameters
     batch = p.batch_of_rank
@@ -90,22 +93,22 @@ def training_loader(
 
 
 def set_epoch(loader: Any, epoch: int) -> None:
-    """Set the order of a loader's next pass over the data, if its sampler shuffles; `epoch`: its number, from 1."""
+    """Set the order of a loader's next pass over the data, if it has a sampler; `epoch`: number of the pass, from 1."""
     if hasattr(loader.sampler, "set_epoch"):
         loader.sampler.set_epoch(epoch)
 
 
 def evaluation_loader(dataset: ImageData, parameters: VisionParameters, rank: int) -> DataLoader[Any]:
-    """Return a loader of this rank's part of the test data; the parts of all ranks are the whole, each sample once.
+    """Return a loader of this rank's part of the test data. Each test sample is in the part of exactly one rank.
 
-    Its batches are those of training: PyTorch keeps the memory of larger ones, and would show it as reserved by all
-    later steps.
+    Its batches are as large as those of training. PyTorch would keep the memory of larger batches, and all later
+    training steps would report it as reserved.
     """
     part = Subset(dataset, range(rank, len(dataset), parameters.ranks))
     return DataLoader(part, batch_size=parameters.batch_of_rank, num_workers=parameters.workers_of_rank)
 
 
 def evaluation_passes(dataset: ImageData, parameters: VisionParameters) -> int:
-    """Return the number of forward passes of the rank that has most to evaluate."""
+    """Return the number of test batches of the rank that has the most test samples; 0 without test samples."""
     most_samples = math.ceil(len(dataset) / parameters.ranks)
     return math.ceil(most_samples / parameters.batch_of_rank)

@@ -122,7 +122,7 @@ class VisionParameters(JobParameters):
     @model_validator(mode="before")
     @classmethod
     def _preset(cls, values: Any) -> Any:
-        """Add what the preset sets and the user does not state."""
+        """Add the values of the preset `tuned` for parameters that the user does not state."""
         if isinstance(values, dict) and values.get("preset") == "tuned":
             return _tuned(values.get("strategy")) | values
         return values
@@ -134,7 +134,7 @@ class VisionParameters(JobParameters):
 
     @property
     def compiled(self) -> bool:
-        """True if the run uses torch.compile, which records CUDA graphs as well."""
+        """True if the run uses torch.compile, be it only for CUDA graphs, which torch.compile records."""
         return self.compile or self.cuda_graphs
 
     @property
@@ -154,7 +154,10 @@ class VisionParameters(JobParameters):
 
     @property
     def shared_memory_bytes(self) -> int:
-        """The most that the workers of PyTorch's loader put into shared memory: all batches that they load ahead."""
+        """Most bytes that the workers of PyTorch's loaders, of all ranks together, put into shared memory.
+
+        Each worker holds up to `prefetch_factor` batches of float32 images. 0 with DALI, which has no workers.
+        """
         workers = self.loader_workers if self.loader == "torch" else 0
         return workers * self.prefetch_factor * self.batch_of_rank * 3 * self.image_size**2 * 4
 
@@ -175,17 +178,24 @@ class VisionParameters(JobParameters):
 
     @property
     def distinct_samples_of_step(self) -> int:
-        """Samples per step, those that several ranks process counted once."""
+        """Samples of a step, without those that are only repeated by other ranks.
+
+        Where each rank iterates over all the data, each of `ranks` processes every sample once per epoch. There this is
+        `samples_of_step` divided by `ranks`, else `samples_of_step`.
+        """
         return self.samples_of_step // (1 if STRATEGIES[self.strategy].distributed_sampler else self.ranks)
 
     def default(self, name: str) -> Any:
-        """Return the value that a parameter has where it is not stated, by the preset of these parameters."""
+        """Return the value that the parameter `name` has where it is not stated, with the preset of this run."""
         fallback = super().default(name)
         return _tuned(self.strategy).get(name, fallback) if self.preset == "tuned" else fallback
 
 
 def _tuned(strategy: Any) -> dict[str, Any]:
-    """Return what the preset `tuned` turns on under a strategy, which may exclude some; `strategy` is not validated."""
+    """Return the values that the preset `tuned` sets for a strategy, without those that the strategy excludes.
+
+    `strategy` is not validated yet: an unknown one excludes nothing.
+    """
     excluded = STRATEGIES[strategy].not_in_preset if strategy in STRATEGIES else ()
     return {name: value for name, value in TUNED.items() if name not in excluded}
 
@@ -193,7 +203,7 @@ def _tuned(strategy: Any) -> dict[str, Any]:
 def read_ahead(p: VisionParameters, synthetic: bool) -> int:
     """Return how many batches the training loader of a rank prepares ahead of the step that uses them.
 
-    `synthetic`: True if the data set is random images, whose one batch exists from the start.
+    `synthetic`: True if the images are random: their loader has one batch from the start and prepares none.
     """
     if synthetic:
         return 0

@@ -14,17 +14,18 @@ LAYOUTS = {"nchw": torch.contiguous_format, "nhwc": torch.channels_last}
 
 
 def choose_fp32(tf32: str) -> None:
-    """Let the GPU compute fp32 in TF32 or forbid it; `default` leaves PyTorch's setting.
+    """Let the GPU compute fp32 in TF32 ("on") or not ("off"); "default" leaves PyTorch's setting unchanged.
 
-    This sets the older of PyTorch's two settings: Inductor reads that one, which raises an error once the newer one was
-    set (https://github.com/pytorch/pytorch/issues/166387). The newer one can be read in any case.
+    PyTorch has an older and a newer setting. This sets the older one, because Inductor reads it, and reading it raises
+    an error after the newer one was set (https://github.com/pytorch/pytorch/issues/166387). The newer setting can
+    always be read.
     """
     if tf32 != "default":
         allow_tf32(matmul=tf32 == "on", cudnn=tf32 == "on")
 
 
 def allow_tf32(matmul: bool, cudnn: bool) -> None:
-    """Set whether matrix products, and what cuDNN computes, are in TF32."""
+    """Set whether matrix products (`matmul`) and the operations of cuDNN (`cudnn`) are computed in TF32."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*new API settings to control TF32", category=UserWarning)
         torch.backends.cuda.matmul.allow_tf32 = matmul
@@ -45,8 +46,8 @@ def move_to_device(model: nn.Module, p: VisionParameters, device: torch.device) 
 def batch_to_device(batch: Any, p: VisionParameters, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """Return images and labels moved to the device, in the type and the memory format of the model."""
     images, labels = batch
-    # First moved, then converted: in one call PyTorch converts on the host, and moves fp64 in twice the bytes and from
-    # memory that is not pinned.
+    # Images are moved first, then converted on the device. In a single call PyTorch would convert them on the host:
+    # images in fp64 would be twice the bytes to copy, and the converted images would not be in pinned memory.
     images = images.to(device, memory_format=LAYOUTS[p.layout], non_blocking=p.non_blocking)
     return images.to(parameter_dtype(p.precision)), labels.to(device, non_blocking=p.non_blocking)
 
@@ -66,7 +67,7 @@ def gradient_scaler(precision: str, device: torch.device) -> torch.amp.GradScale
 class AutocastModel(nn.Module):
     """Opens autocast around the model's own forward pass.
 
-    For nn.DataParallel, whose threads inherit that autocast is on, but not its format.
+    nn.DataParallel needs this: its threads inherit that autocast is on, but not the number format of autocast.
     """
 
     def __init__(self, model: nn.Module, precision: str):

@@ -17,7 +17,7 @@ from multicard.workloads.vision.sources import CLASSES, GrayscaleSplits, Samples
 def prepare(name: str, dataset: Dataset, folder: Path) -> None:
     """Prepare the data set `name` in `folder`; provenance.json is written last and lists the files.
 
-    Raises `UserError` if the user's files are not what they should be.
+    Raises `UserError` if files of the user are missing or not valid.
     """
     if missing := dataset.missing_files():
         raise UserError(f"datasets.{name}.{missing}")
@@ -43,7 +43,7 @@ def _write_splits(splits: GrayscaleSplits, dataset: Digits | Mnist | KaggleMnist
         train, test = train.first(dataset.limit), test.first(max(1, dataset.limit // 5))
     files = []
     for split, samples in zip(SPLITS, (train, test), strict=True):
-        # An earlier preparation may have been interrupted.
+        # An earlier preparation may have been interrupted and have left files.
         shutil.rmtree(folder / split, ignore_errors=True)
         if dataset.stored_size:
             files.append(write_tree(folder, split, samples, dataset.stored_size))
@@ -75,7 +75,7 @@ def _write_arrays(folder: Path, split: str, samples: Samples) -> list[dict[str, 
 
 
 def _statistics(images: np.ndarray) -> tuple[float, float]:
-    """Return mean and standard deviation of the pixels, as parts of 255; a deviation of 1 for equal pixels.
+    """Return mean and standard deviation of the pixels, divided by 255; if all pixels are equal, a deviation of 1.
 
     >>> _statistics(np.array([[0, 255]], np.uint8)), _statistics(np.array([[51, 51]], np.uint8))
     ((0.5, 0.5), (0.2, 1.0))
@@ -84,7 +84,7 @@ def _statistics(images: np.ndarray) -> tuple[float, float]:
     levels = np.arange(256) / 255
     mean = float(np.average(levels, weights=counts))
     variance = np.average((levels - mean) ** 2, weights=counts)
-    # Nothing can be normalized by a deviation of zero.
+    # Normalizing divides by the deviation, which therefore must not be 0.
     return mean, float(np.sqrt(variance)) or 1.0
 
 

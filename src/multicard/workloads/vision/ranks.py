@@ -10,7 +10,7 @@ from multicard.workloads.vision.parameters import VisionParameters
 
 
 def join(parameters: VisionParameters) -> tuple[int, torch.device]:
-    """Join the process group that torchrun prepared, if the strategy has one; return this rank and its device."""
+    """Join the job's process group, if the strategy has one; return the number of this rank and its first device."""
     rank = int(os.environ.get("RANK", "0"))
     device = rank_devices(parameters)[0]
     if device.type == "cuda":
@@ -20,13 +20,13 @@ def join(parameters: VisionParameters) -> tuple[int, torch.device]:
     if device.type == "cuda" and len(visible_gpus()) >= parameters.devices_per_node:
         dist.init_process_group("nccl", device_id=device)
     else:
-        # On CPUs, and where ranks share a GPU, which NCCL refuses.
+        # For CPUs, and for ranks that share a GPU, which NCCL refuses.
         dist.init_process_group("gloo")
     return rank, device
 
 
 def sum_over_ranks(values: list[float], device: torch.device) -> list[float]:
-    """Return the sum of each value over all ranks; without a process group the values themselves."""
+    """Return, for each value, the sum of that value over all ranks; without a process group, the values unchanged."""
     if not dist.is_initialized():
         return values
     total = torch.tensor(values, dtype=torch.float64, device=device)

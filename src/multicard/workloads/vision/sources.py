@@ -31,8 +31,8 @@ COLUMNS = ["label", *(f"pixel{i}" for i in range(EDGE * EDGE))]
 LARGEST = np.array([9] + [255] * EDGE * EDGE)
 TEST_EVERY = 10  # every tenth of Kaggle's samples is a test image
 
-# MD5 of MNIST's files as published, unpacked, since the same content can be packed in many ways. torchvision has the
-# digests of the published .gz files; several projects that check a download list both.
+# MD5 digests of MNIST's published files after unpacking, because the same content can be packed in many ways.
+# torchvision lists the digests of the packed files instead; several other projects list both.
 MNIST_MD5 = {
     "train-images-idx3-ubyte": "6bbc9ace898e44ae57da46a324031adb",
     "train-labels-idx1-ubyte": "a25bea736e30d166cdddb491f175f624",
@@ -89,12 +89,13 @@ def read_digits() -> GrayscaleSplits:
 
 
 def read_mnist(dataset: Mnist, dataset_name: str, published: Mapping[str, str] = MNIST_MD5) -> GrayscaleSplits:
-    """Read MNIST from its four IDX files, which are downloaded first if the configuration says so and one is missing.
+    """Read MNIST from its four IDX files. If one is missing and `download` is set, download all files first.
 
-    Files of another content than those `published`, by the MD5 of each, are used as they are, and the set does not
-    claim to be MNIST.
+    Without `download` all four files must exist, which `Mnist.missing_files` checks. `published`: MD5 digest of each
+    unpacked file. If a file has another digest, all four are used as they are, but the `origin` in the returned facts
+    says that they are not MNIST's.
 
-    Raises `UserError` if files are missing, cannot be fetched, or are not what MNIST's files are.
+    Raises `UserError` if the files cannot be fetched or read, or do not hold 28 × 28 images and their labels.
     """
     if dataset.download and None in dataset.files().values():
         _download_mnist(dataset, dataset_name)
@@ -135,7 +136,7 @@ def _mnist_samples(prefix: str, files: dict[str, Path], contents: dict[str, byte
 def read_kaggle(path: Path) -> GrayscaleSplits:
     """Read MNIST from Kaggle's train.csv; `path`: the file, or the folder that holds it.
 
-    Raises `UserError` if it is missing or damaged.
+    Raises `UserError` if the file is missing, has other columns or values, or fewer than `TEST_EVERY` samples.
     """
     path = path / "train.csv" if path.is_dir() else path
     table = read_csv(path, form="CSV of whole numbers", dtype=np.int64)
@@ -156,9 +157,10 @@ def read_kaggle(path: Path) -> GrayscaleSplits:
 
 
 def _download_mnist(dataset: Mnist, name: str) -> None:
-    """Let torchvision download MNIST into the folder's MNIST/raw; it checks checksums.
+    """Let torchvision download MNIST into the folder's MNIST/raw and verify the checksums.
 
-    Several data sets may be prepared from one folder at the same time: one of them downloads, the others wait.
+    Several data sets may be prepared from one folder at the same time: the first downloads, the others wait for it and
+    then find the files. Raises `UserError` if the download fails.
     """
     from torchvision.datasets import MNIST
 
@@ -183,8 +185,10 @@ def _unpacked(path: Path) -> bytes:
 def _idx_values(path: Path, content: bytes, magic: int) -> np.ndarray:
     """Return the values of an IDX file of unsigned bytes, in the shape that the file states.
 
-    The format (http://yann.lecun.com/exdb/mnist/): a magic number, whose last byte is the number of dimensions, each
-    dimension as a big-endian 32-bit integer, and the values.
+    The format (http://yann.lecun.com/exdb/mnist/): a magic number of 4 bytes, the size of each dimension as a
+    big-endian 32-bit integer, and the values. The last byte of the magic number is the number of dimensions.
+
+    Raises `UserError` if the content has another magic number, or not as many values as its shape, or none.
     """
     dimensions = magic & 0xFF
     start = 4 + 4 * dimensions

@@ -6,9 +6,9 @@ from typing import Any
 class Strategy:
     """A way in which the devices of an image-classification job share its work.
 
-    All that belongs to a strategy happens inside the forward and backward passes of the model that it wraps: the
-    training loop refers to no strategy by name. A strategy imports torch only when it wraps a model. `p` is always a
-    run's `VisionParameters`.
+    A strategy does all its work inside the forward and backward passes of the model that it wraps, so the training loop
+    refers to no strategy by name. A strategy imports torch only when it wraps a model. `p` is always a run's
+    `VisionParameters`.
     """
 
     name: str
@@ -34,7 +34,7 @@ class Strategy:
         return facts
 
     def ranks(self, devices: int) -> int:
-        """Return the number of training processes."""
+        """Return the number of training processes of a run on so many devices."""
         return devices if self.distributed else 1
 
     def unsupported_reason(self, p: Any) -> str | None:
@@ -42,16 +42,16 @@ class Strategy:
         return None
 
     def wrap(self, model: Any, p: Any, device: Any) -> Any:
-        """Return a model (nn.Module) that does the strategy's work around `model`, which lies on the rank's `device`.
+        """Return a model (nn.Module) that does the strategy's work around `model`.
 
-        The process group, if the strategy has one, exists already.
+        `device`: the rank's device; `model` is on it already. If the strategy has a process group, it exists already.
         """
         raise NotImplementedError
 
     def baselines(self) -> tuple[str, ...]:
-        """Return the strategies of runs on one device that a run is compared with, the best first."""
+        """Return the strategies whose runs on one device are baselines of this strategy's runs, the preferred first."""
         return tuple(dict.fromkeys(("single", self.name)))
 
     def improves(self, strategy: str, devices: int) -> bool:
-        """Return whether this strategy may do the job of another, `strategy`, faster or in less memory."""
+        """Return whether a run of another `strategy` on so many devices may be faster or smaller with this one."""
         return False

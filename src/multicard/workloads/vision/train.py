@@ -52,6 +52,7 @@ def train(job: dict[str, Any], p: VisionParameters, rank: int, device: torch.dev
     choose_fp32(p.tf32)
     model = MobileNetV2(num_classes=len(facts["classes"]), width_mult=p.width_mult)
     if p.compiled:
+        # By default PyTorch leaves all blocks after the eighth uncompiled if it compiles them one by one.
         allow_compilations(len(model.features))
     model = STRATEGIES[p.strategy].wrap(move_to_device(model, p, device), p, device)
     forward = torch.compile(model, mode="reduce-overhead" if p.cuda_graphs else None) if p.compiled else model
@@ -83,8 +84,8 @@ def train(job: dict[str, Any], p: VisionParameters, rank: int, device: torch.dev
         model.train()
         set_epoch(training, epoch)
         batches = iter(loader)
-        # An iterator draws a random number. From here on, a run that resumes at this epoch draws the same as one that
-        # trained the epochs before it.
+        # Making the iterator draws a random number. The generator is seeded after that, so that a run that resumes at
+        # this epoch draws the same numbers from here on as a run that trained all epochs before it.
         if epoch > 1:
             torch.manual_seed(seed + epoch * EPOCH_SEED_STEP)
         for batch in itertools.islice(batches, steps_per_epoch if epoch <= p.epochs else None):
@@ -104,10 +105,11 @@ def train(job: dict[str, Any], p: VisionParameters, rank: int, device: torch.dev
             marks.step(samples=len(labels))
         if epoch > p.epochs:
             continue
-        # This waits for the GPU, so that the epoch has ended.
+        # This waits for the GPU, so that the time below includes all work of the epoch.
         train_loss = torch.stack(losses).double().mean().item()
         epoch_time_s = time.perf_counter() - began
-        # Compiling for other batches than those of training would cost more than it gains.
+        # The tests run without compilation: compiling once more, for batches of other sizes, would take more time than
+        # it saves.
         with torch.compiler.set_stance("force_eager") if p.compiled else nullcontext():
             test_loss, accuracy = evaluate(model, testing, p, device, evaluation_passes(test_data, p))
         row = {
@@ -120,21 +122,22 @@ def train(job: dict[str, Any], p: VisionParameters, rank: int, device: torch.dev
         epochs.append(row)
         if rank == 0:
             marks.log(**row)
-            # An attempt that resumes warms up first: of fewer steps it would measure none.
+            # A resumed attempt warms up again. If no more steps than those of the warm-up are left, it would measure
+            # none, so no checkpoint is saved.
             steps_after = (p.epochs - epoch) * steps_per_epoch
             if STRATEGIES[p.strategy].has_checkpoints and steps_after > p.warmup_steps:
                 save_checkpoint(job, identity, state, epochs)
-        # The next epoch begins on all ranks at once.
+        # This waits for all ranks, so that they begin the next epoch at the same time.
         sum_over_ranks([0.0], device)
 
 
 def make_optimizer(model: nn.Module, p: VisionParameters) -> torch.optim.SGD:
-    """Return SGD with momentum: fused if the run states it, else in the way that PyTorch chooses."""
-    # None lets PyTorch choose, on a GPU the multi-tensor updates; with False it would update weight by weight.
+    """Return SGD with momentum 0.9: fused if the run states it, else in the implementation that PyTorch chooses."""
+    # With fused=None PyTorch chooses: on a GPU it updates many tensors at once. With False it would update one by one.
     optimizer = torch.optim.SGD(model.parameters(), lr=p.learning_rate, momentum=0.9, fused=p.fused_optimizer or None)
     if p.fused_optimizer:
-        # PyTorch 2.11 allocates momentum in the first step and leaves it uninitialized where that step overflows in
-        # fp16. From zeros the first step gives the same as plain SGD, whose momentum is then the gradient.
+        # PyTorch 2.11 allocates the momentum in the first step, and leaves it uninitialized if that step overflows in
+        # fp16. With momentum 0 from the start, the first step sets the momentum to the gradient, as plain SGD does.
         for weight in model.parameters():
             optimizer.state[weight]["momentum_buffer"] = torch.zeros_like(weight)
     return optimizer
@@ -144,10 +147,10 @@ def make_optimizer(model: nn.Module, p: VisionParameters) -> torch.optim.SGD:
 def evaluate(
     model: nn.Module, loader: DataLoader[Any], p: VisionParameters, device: torch.device, passes: int
 ) -> tuple[float, float]:
-    """Return mean cross-entropy and accuracy over the whole test set, of all ranks together.
+    """Return the mean cross-entropy and the accuracy (0 to 1) over the whole test set, of all ranks together.
 
-    Every rank makes `passes` forward passes, since those of a sharded model need all ranks; a rank with less to
-    evaluate repeats its last batch, one without test samples an image of zeros; neither counts.
+    Every rank makes `passes` forward passes, because a forward pass of a sharded model needs all ranks. A rank with
+    fewer batches repeats its last batch; a rank without test samples uses an image of zeros. These passes do not count.
     """
     model.eval()
     total_loss = correct = count = 0.0
@@ -168,6 +171,7 @@ def evaluate(
 def main(job: dict[str, Any]) -> None:
     """Run one rank of a job."""
     p = VisionParameters.model_validate(job["parameters"])
+    # Raises `UserError` if a file is missing or has changed since the data set was prepared.
     facts = read_unchanged(Path(job["data"]), "data set")
     bind_rank(p)
     rank, device = join(p)

@@ -15,22 +15,23 @@ from multicard.runs.record import DataRecord, RunRecord
 from multicard.workloads.vision.parameters import TUNED, VisionParameters, read_ahead
 from multicard.workloads.vision.strategies import STRATEGIES
 
-# Images of 224 px per second with which one current data-centre GPU trains MobileNet v2: assumed, not measured. The
-# cost grows with the number of pixels. An estimate of the right order is enough for a budget.
+# Images per second, of 224 × 224 px, on which one current data-centre GPU trains MobileNet v2 of width 1: assumed, not
+# measured. The time of an image is assumed to grow in proportion to its pixels and to the width. An estimate of the
+# right order is enough for a budget.
 IMAGES_PER_S = {"fp64": 150.0, "fp32": 1500.0, "fp16": 2500.0, "bf16": 2500.0}
 REFERENCE_PX = 224
 
-# Seconds that one worker takes per image, and per pixel of it: resizing a small array, decoding a JPEG file. Fitted to
-# its CPU time for 100 to 500 px on a core of an Intel Xeon virtual machine (benchmarks/loading.py). DALI is assumed to
-# keep up with the GPU.
+# Seconds that one worker takes to load an image: a constant, plus seconds for each pixel of the resized image. "array":
+# it resizes a small array; "jpeg": it decodes a file. Fitted to the CPU time of a worker for edges of 100 to 500 px on
+# a core of an Intel Xeon virtual machine (benchmarks/loading.py). On a GPU, DALI is assumed to take no time.
 LOADING_S = {"array": (0.1e-3, 22e-9), "jpeg": (0.5e-3, 30e-9)}
 
-# Values that autograd keeps for the backward pass, per pixel of an image: a constant number, and one times the width
-# multiplier.
+# For each pixel of an input image, autograd keeps KEPT_VALUES + KEPT_VALUES_OF_WIDTH × width multiplier values for the
+# backward pass.
 KEPT_VALUES = 45
 KEPT_VALUES_OF_WIDTH = 355
 
-# Training and test samples of sources whose number is known before they are prepared.
+# Numbers of training and of test samples, for the sources that always have as many.
 SAMPLES = {"digits": (1438, 359), "mnist": (60_000, 10_000), "kaggle-mnist": (37_800, 4_200)}
 
 MANY_STEPS = 1 << 30  # steps of a pass over a data set of unknown size
@@ -49,7 +50,7 @@ class Vision(Workload):
     implied: ClassVar[Mapping[str, tuple[str, ...]]] = {"preset": tuple(TUNED)}
 
     def unsupported_reason(self, p: VisionParameters, machine: Machine, inputs: Inputs) -> str | None:
-        """Return why a run cannot run on `machine`: for want of PyTorch, by its strategy, or by its parameters."""
+        """Return why a run cannot run on `machine`: by its packages, the strategy or the parameters; None if it can."""
         if machine.vision:
             return machine.vision
         if refused := STRATEGIES[p.strategy].unsupported_reason(p):
@@ -73,7 +74,10 @@ class Vision(Workload):
         return training
 
     def data_error(self, p: VisionParameters, samples: int) -> str | None:
-        """Return why a run has no full batch, or no step to measure, and the values with which it would have some."""
+        """Return why a run with `samples` training samples has no full batch, or no step to measure; else None.
+
+        The reason includes values of parameters with which the run would have them, if there are such values.
+        """
         samples_of_rank = samples // p.ranks if STRATEGIES[p.strategy].distributed_sampler else samples
         batches = samples_of_rank // p.batch_of_rank
         smaller_batch = _smaller_batch(p, samples_of_rank)
@@ -98,7 +102,7 @@ class Vision(Workload):
         prepare(name, definition, folder)
 
     def observed(self, p: VisionParameters) -> dict[str, Any]:
-        """Return the entries of every workload; the program itself states its number of measured steps."""
+        """Return the entries of every workload; `measured_steps` is None: the program states it by `marks.training`."""
         return super().observed(p) | {"measured_steps": None}
 
     def input_facts(self, data: Path, model: Path | None) -> InputRecords:
@@ -109,10 +113,10 @@ class Vision(Workload):
         return {"data": DataRecord.from_values(stated)}
 
     def resources(self, p: VisionParameters, inputs: Inputs) -> Resources:
-        """Estimate durations, and the host's memory: batches loaded ahead and, on a CPU, what autograd keeps."""
+        """Estimate durations, and the host's memory: loaded batches and, on a CPU, the values that autograd keeps."""
         pixels = p.batch_of_rank * p.image_size**2
         bytes_per_value = 8 if p.precision == "fp64" else 4
-        batches = p.workers_of_rank * p.prefetch_factor + 2  # loaded ahead; in use; being copied
+        batches = p.workers_of_rank * p.prefetch_factor + 2  # those loaded ahead, one in use, and one being copied
         kept_values = KEPT_VALUES + KEPT_VALUES_OF_WIDTH * p.width_mult if p.device == "cpu" else 0
         values_per_pixel = 3 * batches + kept_values
         dataset = inputs.get("dataset")
@@ -120,20 +124,23 @@ class Vision(Workload):
         return Resources(pixels * bytes_per_value * values_per_pixel / 1e6, durations_s=durations)
 
     def _durations_s(self, p: VisionParameters, dataset: ImageDataset) -> dict[str, float] | None:
-        """Return seconds of training, tests and profiled window; None where the data set's size is not known."""
+        """Return seconds of training, tests and profiled window; None if the steps of an epoch are not known."""
         samples, test_samples = samples_of(dataset)
         if samples is None and p.steps_per_epoch is None:
             return None
         steps_of_pass = MANY_STEPS if samples is None else samples // p.distinct_samples_of_step
         steps = p.epochs * min(steps_of_pass, p.steps_per_epoch or steps_of_pass)
         ahead = read_ahead(p, synthetic=isinstance(dataset, Synthetic))
+        # It may have more than `profiled_steps`: steps before and after the start of the profiler, and enough to show
+        # the bursts of a loader that reads ahead.
         window = place_window(ahead, max(1, steps_of_pass), 0, p.profiled_steps)
 
-        # The slower of GPU and loader determines how long a step or a test takes, unless one process does both in turn.
+        # GPU and loader work at the same time, and the slower one determines how long a step or a test takes. Without
+        # processes that load, the training process does both in turn, and the times add up.
         together = sum if self.loads_in_step(p) else max
         gpu_s, loading_s = _gpu_s(p), _loading_s(p, dataset)
         step_s = together((p.batch_of_device * gpu_s, p.batch_of_rank * loading_s))
-        # A test is a forward pass, a third of the operations of training, on one GPU of each process.
+        # A test makes only forward passes, a third of the operations of training, on one GPU of each training process.
         tests_of_rank = math.ceil((test_samples or 0) / p.ranks)
         test_s = together((tests_of_rank * (gpu_s / 3), tests_of_rank * loading_s))
         return {
@@ -143,35 +150,39 @@ class Vision(Workload):
         }
 
     def loads_in_step(self, p: VisionParameters) -> bool:
-        """Return whether the loader has no process of its own: PyTorch's has none without workers."""
+        """Return whether the training process loads, too: with PyTorch's loader and no workers."""
         return p.loader == "torch" and not p.num_workers
 
     def distinct_share(self, record: RunRecord) -> float:
-        """Return the share of distinct samples: ranks that iterate over all the data repeat each other's."""
+        """Return the share of distinct samples: 1 / ranks where each rank iterates over all the data, else 1."""
         p = record.parameters
         assert isinstance(p, VisionParameters)
         return p.distinct_samples_of_step / p.samples_of_step
 
     def job(self, values: Mapping[str, Any]) -> str:
-        """Return data set, image size and model: the same images in the same size, for the same model."""
+        """Return data set, image size and model: runs that agree in these do the same job."""
         width = "" if values["width_mult"] == 1 else f" of width {values['width_mult']}"
         return f"{values['dataset']}, {values['image_size']} px, {values['model']}{width}"
 
     def learning(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return global batch size, precision and learning rate; TF32 is a precision of GPUs.
+        """Return global batch size, precision, learning rate and, on GPUs, the setting of TF32.
 
-        Samples that every rank sees count once in the batch: they make the same gradient.
+        The batch size is `distinct_samples_of_step`: where each rank iterates over all the data, that of one rank.
         """
         p = self.stated_in(values)
         names = ["precision", "tf32", "learning_rate"] if p.device == "cuda" else ["precision", "learning_rate"]
         return {BATCH: p.distinct_samples_of_step} | {name: values[name] for name in names}
 
     def baselines(self, method: str) -> Sequence[str]:
-        """Return the strategies of runs on one device that runs of a strategy are compared with, the best first."""
+        """Return the strategies whose runs on one device are baselines of a strategy's runs, the preferred first."""
         return STRATEGIES[method].baselines()
 
     def tuning_applies(self, changes: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
-        """Return whether the strategies allow for an improvement, and the changes have an effect beside the others."""
+        """Return whether `changes` may improve a run with these `values`.
+
+        They may not if the strategy has no gradient buckets to size, if the new strategy does not improve on the
+        present one, or if a change has no effect: prefetching without workers, or workers with DALI.
+        """
         strategy = STRATEGIES[values["strategy"]]
         if "bucket_cap_mb" in changes and not strategy.has_buckets:
             return False
@@ -185,12 +196,12 @@ class Vision(Workload):
 
 
 def _gpu_s(p: VisionParameters) -> float:
-    """Return the seconds that a GPU takes to train on an image."""
+    """Return the seconds that one GPU takes to train on one image."""
     return p.width_mult / IMAGES_PER_S[p.precision] * p.image_size**2 / REFERENCE_PX**2
 
 
 def _loading_s(p: VisionParameters, dataset: ImageDataset) -> float:
-    """Return the seconds that a process and its workers together take to load an image."""
+    """Return the seconds per image for a process and its workers to load it; 0 for random images and DALI on a GPU."""
     if isinstance(dataset, Synthetic) or (p.loader == "dali" and p.device == "cuda"):
         return 0.0
     is_stored_as_files = isinstance(dataset, GrayscaleSource) and dataset.stored_size
@@ -201,9 +212,11 @@ def _loading_s(p: VisionParameters, dataset: ImageDataset) -> float:
 
 
 def _smaller_batch(p: VisionParameters, samples_of_rank: int) -> str | None:
-    """Return the largest batch size, as a remedy in a message, with which a rank's samples outlast the warm-up.
+    """Return the largest batch size with which the run has steps after the warm-up, in words of a message.
 
-    None if there is no such size.
+    The words name `steps_per_epoch`, too, if that has to be larger. None if even the smallest batch is too large.
+
+    `samples_of_rank`: training samples of one rank in an epoch.
     """
     steps_of_epoch = p.warmup_steps // p.epochs + 1
     batch_of_rank = samples_of_rank // steps_of_epoch
@@ -218,7 +231,7 @@ def _smaller_batch(p: VisionParameters, samples_of_rank: int) -> str | None:
 
 
 def samples_of(dataset: ImageDataset) -> tuple[int | None, int | None]:
-    """Return the number of training and of test images of a data set; None before it is prepared, if not implied."""
+    """Return the numbers of training and of test images that a definition implies; both None for a user's folder."""
     if isinstance(dataset, Synthetic):
         return dataset.samples, max(1, dataset.samples // 10)
     if not isinstance(dataset, GrayscaleSource):

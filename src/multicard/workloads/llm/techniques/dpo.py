@@ -8,7 +8,7 @@ from multicard.workloads.llm.technique import Technique
 
 
 class Dpo(Technique):
-    """Trains adapters to prefer chosen answers to rejected ones; the reference is the same model without adapters."""
+    """Trains adapters to prefer chosen answers to rejected ones. The reference is the model without its adapters."""
 
     name, label = "dpo", "DPO"
     description = "adapters trained to prefer chosen over rejected answers."
@@ -24,15 +24,15 @@ class Dpo(Technique):
     sequences_per_sample = 2  # both answers, computed as one batch
 
     def compiles(self, p: Any) -> bool:
-        """Return whether the run has one device: the recipe for several ignores the setting."""
+        """Return whether the run has one device. The recipe for several devices ignores `compile`."""
         return not p.distributed
 
     def flop_per_weight(self, p: Any) -> int:
-        """Return 6: as for other adapters, and a forward pass of the reference."""
+        """Return 6: the 4 of adapters, and 2 for a forward pass of the reference."""
         return super().flop_per_weight(p) + 2
 
     def config_error(self, p: Any, shape: Architecture | None) -> str | None:
-        """Return that samples cannot be packed."""
+        """Return that the technique cannot pack samples, if the run packs them; else None."""
         return "packed: the technique dpo cannot pack its samples" if p.packed else None
 
 

@@ -4,7 +4,7 @@ from multicard.workloads.llm.technique import Technique
 
 
 class Lora(Technique):
-    """Trains low-rank adapters beside frozen weights: the defaults of a technique."""
+    """Trains low-rank adapters. The model's own weights are frozen. These are the defaults of `Technique`."""
 
     name, label = "lora", "LoRA"
     description = "low-rank adapters beside frozen weights."

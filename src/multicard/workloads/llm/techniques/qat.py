@@ -20,7 +20,7 @@ class Qat(Technique):
     rates: ClassVar[Mapping[str, float]] = {"adapters": 3e-4, "weights": 2e-5}
 
     def recipe_name(self, p: Any) -> str:
-        """Return the recipe for adapters or that for all weights."""
+        """Return the name of torchtune's recipe: one for adapters, another one for all weights."""
         return f"{self.recipe}_distributed" if self.trains_adapters(p) else "qat_distributed"
 
     def trains_adapters(self, p: Any) -> bool:
@@ -32,7 +32,7 @@ class Qat(Technique):
         return False
 
     def config_error(self, p: Any, shape: Architecture | None) -> str | None:
-        """Return that the recipes cannot compile, or which layer the groups do not divide."""
+        """Return that the recipes cannot compile, or which layer `qat_group` does not divide; None if all fits."""
         if p.compile:
             return "compile: torchtune's recipes of the technique qat cannot compile"
         for layer, (_, width) in shape.linear_shapes.items() if shape else ():
@@ -41,7 +41,7 @@ class Qat(Technique):
         return None
 
     def settings(self, p: Any) -> dict[str, Any]:
-        """Return the quantizer whose rounding is imitated."""
+        """Return the setting of the quantizer, whose rounding the training imitates."""
         return {
             "quantizer": {
                 "_component_": "torchtune.training.quantization.Int8DynActInt4WeightQATQuantizer",

@@ -5,19 +5,20 @@ from typing import Any
 from multicard.experiment.models import Architecture
 from multicard.workloads.llm.technique import Technique
 
-# NF4 quantizes 64 weights with one scale, and 256 scales with one factor: a rank's share has to be whole blocks.
+# Number of weights in a block: in NF4 64 weights share a scale, and 256 scales share a factor. Each rank's share of a
+# layer has to be a whole number of blocks.
 NF4_BLOCK = 64 * 256
 
 
 class QLora(Technique):
-    """Trains low-rank adapters beside frozen weights in NF4."""
+    """Trains low-rank adapters. The model's own weights are frozen, and those of linear layers are stored in NF4."""
 
     name, label = "qlora", "QLoRA"
     description = "as lora, with the frozen weights in 4 bits (NF4)."
     nf4 = True
 
     def unsupported_reason(self, p: Any, shape: Architecture) -> str | None:
-        """Return which layer cannot be divided into whole blocks for the devices of a run."""
+        """Return which layer cannot be divided equally among the devices, by whole rows and blocks; None if all can."""
         for layer, (rows, width) in shape.linear_shapes.items():
             if rows % p.devices or rows * width % (p.devices * NF4_BLOCK):
                 return f"the technique qlora cannot share {layer} of {p.model} among {p.devices} devices"
@@ -28,7 +29,7 @@ class QLora(Technique):
         return {"quantize_base": True}
 
     def improves(self, technique: str) -> bool:
-        """Return whether the other technique is LoRA, whose adapters this one trains on a smaller model."""
+        """Return whether `technique` is LoRA: QLoRA trains the same adapters with a model that takes less memory."""
         return technique == "lora"
 
 

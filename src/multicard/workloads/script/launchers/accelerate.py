@@ -16,10 +16,10 @@ class Accelerate(Launcher):
     notes = ("Numbers of processes and machines are given; for a configuration file of its own use `command`.",)
 
     def command(self, python: str, arguments: list[str], p: Any, rendezvous: Rendezvous | None) -> list[str]:
-        """Run the script under `accelerate launch`."""
+        """Return the command that runs the script under `accelerate launch`."""
         options = [f"--num_processes={p.ranks}", f"--num_machines={p.nodes}"]
         if p.ranks > 1:
-            # On CPUs too, where Accelerate starts one process without it.
+            # Needed on CPUs, too: without it, Accelerate starts a single process there.
             options.append("--multi_gpu")
         elif p.device == "cpu":
             options.append("--cpu")

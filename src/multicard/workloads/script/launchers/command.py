@@ -7,7 +7,7 @@ from multicard.workloads.script.launcher import Launcher
 
 
 class Command(Launcher):
-    """Starts the command once; what it does with several devices is its own affair."""
+    """Starts the command once. The command itself starts the ranks for its devices."""
 
     name = "command"
     description = (
@@ -17,7 +17,7 @@ class Command(Launcher):
     several_nodes = False
 
     def command(self, python: str, arguments: list[str], p: Any, rendezvous: Rendezvous | None) -> list[str]:
-        """Run it as it stands."""
+        """Return the user's command, with the interpreter before it if it begins with a file *.py or `-m`."""
         needs_python = arguments[0] == "-m" or arguments[0].endswith(".py")
         return [python, *arguments] if needs_python else arguments
 

@@ -14,11 +14,11 @@ class DeepSpeed(Launcher):
     description = "`deepspeed` starts a process for each device."
     package = "deepspeed"
     programs, modules = ("deepspeed",), ("deepspeed.launcher.runner",)
-    several_nodes = False  # it asks for a file of hosts
+    several_nodes = False  # for several, it asks for a file that lists the hosts
     notes = ("It adds `--local_rank=N` to the script's arguments.",)
 
     def command(self, python: str, arguments: list[str], p: Any, rendezvous: Rendezvous | None) -> list[str]:
-        """Run the script under deepspeed."""
+        """Return the command that runs the script under deepspeed."""
         options = [_gpus(p), "--master_addr=127.0.0.1", f"--master_port={free_port()}"]
         if arguments[0] == "-m":
             options.append("--module")
@@ -27,7 +27,10 @@ class DeepSpeed(Launcher):
 
 
 def _gpus(p: Any) -> str:
-    """Return the option for the visible GPUs: by a number alone, DeepSpeed uses the first of the machine."""
+    """Return the option by which DeepSpeed uses the visible GPUs.
+
+    If CUDA_VISIBLE_DEVICES is set, they are named: given only a number, DeepSpeed would use the machine's first GPUs.
+    """
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     if p.device != "cuda" or not visible:
         return f"--num_gpus={p.ranks}"

@@ -1,4 +1,4 @@
-"""The launcher of an MPI."""
+"""The launcher of MPI: Open MPI, MPICH or Intel MPI."""
 
 from typing import Any
 
@@ -7,13 +7,13 @@ from multicard.workloads.script.launcher import Launcher
 
 
 class Mpirun(Launcher):
-    """Starts a process for each device, which finds its number in the variables of the MPI."""
+    """Starts a process for each device. The process finds its rank in the variables that MPI sets."""
 
     name = "mpirun"
     description = "`mpirun` starts a process for each device."
     programs = ("mpirun", "mpiexec")
     several_nodes = False
-    # With Slurm's variables it would place ranks on all nodes of the job.
+    # If it saw Slurm's variables, it would place ranks on all nodes of the Slurm job.
     withheld = r"SLURM_.*"
     notes = (
         "Open MPI binds no rank to a core, and starts more ranks than there are cores. For options of your own use "
@@ -21,14 +21,15 @@ class Mpirun(Launcher):
     )
 
     def command(self, python: str, arguments: list[str], p: Any, rendezvous: Rendezvous | None) -> list[str]:
-        """Run the script under mpirun, by the option that Open MPI, MPICH and Intel MPI share."""
+        """Return the command that runs the script under mpirun; Open MPI, MPICH and Intel MPI share the option -n."""
         return ["mpirun", "-n", str(p.ranks), python, *arguments]
 
     def environment(self, rendezvous: Rendezvous | None = None) -> dict[str, str]:
-        """Return the variables by which `env://` finds the first rank, and by which Open MPI places ranks.
+        """Return the address of the first rank, for PyTorch's `env://`, and settings of Open MPI.
 
-        By default it binds each of two ranks to one core, with all of its threads and loader workers, and refuses more
-        ranks than there are cores. Version 4 and before it read the first two names, version 5 the others.
+        Without the settings Open MPI would bind each of two ranks to a single core, with all its threads and loader
+        workers, and would refuse to start more ranks than there are cores. Open MPI 4 and older versions read the
+        names OMPI_…, version 5 reads the names PRTE_….
         """
         return {
             **env_variables(),

@@ -16,11 +16,14 @@ class Python(Launcher):
     several_nodes = False
 
     def ranks(self, devices: int) -> int:
-        """Return 1: the process computes on all devices."""
+        """Return 1: a single process computes on all devices."""
         return 1
 
     def unsupported_reason(self, p: Any) -> str | None:
-        """Return also why it cannot run on several CPU devices, which are processes."""
+        """Return why it cannot start a run on any machine; None if it can.
+
+        It cannot start one on several CPU devices, because each CPU device is a process.
+        """
         if p.devices > 1 and p.device == "cpu":
             return (
                 f"launcher: python starts one process, and on CPUs devices: {p.devices} are as many; use torchrun, or "
@@ -29,7 +32,7 @@ class Python(Launcher):
         return super().unsupported_reason(p)
 
     def command(self, python: str, arguments: list[str], p: Any, rendezvous: Rendezvous | None) -> list[str]:
-        """Run the script."""
+        """Return the command that runs the script in one process."""
         return [python, *arguments]
 
 

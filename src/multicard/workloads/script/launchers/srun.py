@@ -10,19 +10,23 @@ from multicard.workloads.script.launcher import Launcher
 
 
 class Srun(Launcher):
-    """Starts a process for each device as tasks of a job step, which find their numbers in Slurm's variables.
+    """Starts a process for each device, as a task of a step of the Slurm job; it finds its rank in Slurm's variables.
 
-    On several nodes multicard's own step has these tasks, and each starts its rank.
+    On several nodes multicard itself starts the step, with a task for each rank; each task then starts its rank.
     """
 
     name = "srun"
     description = "`srun` starts a task for each device, inside a job of Slurm."
     programs = ("srun",)
+    # srun would read Slurm's variables as options, such as SLURM_NTASKS. It needs only these three, to find the job.
     withheld = r"SLURM_(?!(JOB_ID|CLUSTER_NAME|CONF)$).*"
     hidden_from_profilers = "Slurm starts the ranks outside of the process that it runs"
 
     def refusal(self, source: Mapping[str, str]) -> str | None:
-        """Return a reason outside of a job of Slurm, where srun would start one, on any node."""
+        """Return why srun cannot be used outside of a Slurm job: it would submit a job of its own, to any node.
+
+        None inside of a Slurm job.
+        """
         if source.get("SLURM_JOB_ID"):
             return None
         return (
@@ -31,12 +35,16 @@ class Srun(Launcher):
         )
 
     def command(self, python: str, arguments: list[str], p: Any, rendezvous: Rendezvous | None) -> list[str]:
-        """Run the script as a step of the job; on several nodes this is a task of one already."""
+        """Return the command that runs the script as a step of the Slurm job.
+
+        On several nodes, each rank's process is a task of a step already, and the command is the script alone.
+        """
         if rendezvous:
             return [python, *arguments]
         gres = [f"--gres=gpu:{p.devices}"] if p.device == "cuda" else []
         cpus = p.cpus_per_node // p.ranks_per_node
-        # Snakemake runs this process as a step of its own, which has all of the job.
+        # Snakemake runs this process in a step that has all CPUs and GPUs of the job. With --overlap the new step may
+        # use them, too.
         return [
             "srun", "--overlap", "--nodes=1", f"--ntasks={p.ranks}", f"--cpus-per-task={cpus}", *gres,
             "--kill-on-bad-exit=1", "--input=none", "--unbuffered", python, *arguments,
@@ -47,9 +55,9 @@ class Srun(Launcher):
         return p.ranks_per_node
 
     def environment(self, rendezvous: Rendezvous | None = None) -> dict[str, str]:
-        """Return the variables by which `env://` finds the first rank; a rank has its number from Slurm's.
+        """Return the address of the first rank, for PyTorch's `env://`; Slurm's variables give each rank its number.
 
-        On several nodes, multicard's own task is the rank's, so that Slurm's variables are passed on.
+        On several nodes the rank runs in a Slurm task of multicard, so Slurm's variables of this task are passed on.
         """
         if rendezvous is None:
             return env_variables()

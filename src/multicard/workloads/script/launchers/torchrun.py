@@ -14,7 +14,7 @@ class Torchrun(Launcher):
     programs, modules = ("torchrun",), ("torch.distributed.run", "torch.distributed.launch")
 
     def command(self, python: str, arguments: list[str], p: Any, rendezvous: Rendezvous | None) -> list[str]:
-        """Run the script under torchrun."""
+        """Return the command that runs the script under torchrun."""
         options = torchrun_options(p.ranks_per_node, rendezvous)
         if arguments[0] == "-m":
             options.append("-m")

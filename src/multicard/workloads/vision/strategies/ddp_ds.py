@@ -11,7 +11,7 @@ class DistributedSampling(DistributedDataParallel):
     distributed_sampler = True
 
     def improves(self, strategy: str, devices: int) -> bool:
-        """Return whether the other strategy replicates the model too: in one process, or with all data on each rank."""
+        """Return whether `strategy` is `dp`, which has one process, or `ddp`, in which each rank sees all the data."""
         return strategy in ("dp", "ddp")
 
 

@@ -13,7 +13,7 @@ class DataParallel(Strategy):
     distributed = False
 
     def unsupported_reason(self, p: Any) -> str | None:
-        """Return what one process with several GPUs cannot do."""
+        """Return why a single process cannot do the run on several GPUs; None if it can."""
         if p.nodes > 1:
             return f"the strategy dp is one process, which cannot use {p.nodes} nodes"
         if p.device != "cuda" or p.devices < 2:

@@ -14,11 +14,11 @@ class FullyShardedDataParallel(Strategy):
     description = "as ddp-ds, with weights, gradients and optimizer state split among the ranks (FSDP2)."
     distributed_sampler = True
     has_checkpoints = False
-    # FSDP2 of PyTorch 2.11 refuses weights that are not contiguous, and SGD in one kernel on shards of weights.
+    # With FSDP2 of PyTorch 2.11, weights have to be contiguous, and fused SGD refuses the shards of weights.
     not_in_preset = ("layout", "fused_optimizer")
 
     def unsupported_reason(self, p: Any) -> str | None:
-        """Return what FSDP2 refuses."""
+        """Return which parameter of the run FSDP2 does not support; None if it supports all."""
         if p.layout == "nhwc":
             return "the strategy fsdp cannot split weights in the layout nhwc"
         if p.fused_optimizer:
@@ -36,14 +36,14 @@ class FullyShardedDataParallel(Strategy):
         mesh = init_device_mesh(device.type, (p.devices,))
         for block in model.features:
             if p.compile:
-                # Compiling the whole model is not enough: FSDP2's hooks end what is compiled, and torch.compile then
-                # skips blocks whose class leaves `forward` to nn.Sequential.
+                # The training program compiles the whole model, but that is not enough: compilation stops at FSDP2's
+                # hooks, and torch.compile then skips blocks whose class inherits `forward` from nn.Sequential.
                 block.forward = torch.compile(block.forward)
             fully_shard(block, mesh=mesh)
         return fully_shard(model, mesh=mesh)
 
     def improves(self, strategy: str, devices: int) -> bool:
-        """Return whether there is another device to split the model with."""
+        """Return whether there are several devices, among which FSDP splits the model of any other strategy."""
         return devices > 1
 
 

@@ -13,7 +13,7 @@ class Single(Strategy):
     distributed = False
 
     def unsupported_reason(self, p: Any) -> str | None:
-        """Return that there are several devices or nodes."""
+        """Return that the run has several devices or nodes; None if it has one of each."""
         if p.devices > 1:
             return f"the strategy single uses one device, not {p.devices}"
         if p.nodes > 1:
@@ -21,7 +21,7 @@ class Single(Strategy):
         return None
 
     def wrap(self, model: Any, p: Any, device: Any) -> Any:
-        """Return the model as it is."""
+        """Return the model unchanged."""
         return model
 
 
