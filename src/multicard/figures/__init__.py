@@ -1,1 +1,1 @@
-"""Figures: they draw what the analysis computed."""
+"""Draw figures of the numbers that `multicard.analysis` computes."""

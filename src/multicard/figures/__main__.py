@@ -8,7 +8,7 @@ from multicard.experiment.figures import FIGURES, FigureEntry
 from multicard.figures.catalog import load_drawing
 
 PAGE = Path(__file__).parent / "page.md"
-WIDTH = 120
+WIDTH = 120  # characters of a line of the page
 
 
 def page() -> str:
@@ -18,7 +18,7 @@ def page() -> str:
 
 
 def _section(entry: FigureEntry) -> str:
-    """Return the section of a figure: the question, the figure of a paper, the requirements and the caption."""
+    """Return the section of a figure: its question, the paper's figure, its requirements and its caption."""
     drawing = load_drawing(entry.name)
     heading = f"**{drawing.question}**"
     if drawing.paper_figure:

@@ -1,4 +1,4 @@
-"""Horizontal bar charts, grouped or stacked, with a note in place of a missing bar; rows with names, whiskers, dots."""
+"""Horizontal bar charts, grouped or stacked; and what other panels share: names of rows, whiskers, dots of repeats."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -8,14 +8,16 @@ from matplotlib.axes import Axes
 
 from multicard.figures.style import HATCHES, Fills, colours, filled
 
-# Height of the rows of a figure that fits on a page, with its axis and its legend.
+# Inches that the rows of a figure may take so that the figure, with its axis and its legend, fits on a page.
 PAGE_IN = 8.5
-# Height of a row whose name in small print is legible.
+# Least inches of a row: less, and its name would not be legible in small print.
 LOWEST_ROW_IN = 0.15
 
 
 def height_of(row_count: int, row_in: float = 0.34) -> float:
-    """Return the inches that the rows of a figure take: `row_in` for each, or less where a page would not hold them.
+    """Return the inches that the rows of a figure take: `row_in` for each row, or less if they would not fit on a page.
+
+    A row has at least `LOWEST_ROW_IN`, even if the rows then do not fit.
 
     >>> height_of(10), height_of(40), height_of(80)
     (3.4000000000000004, 8.5, 12.0)
@@ -33,20 +35,20 @@ def draw_grouped_bars(
     axes
         The panel to draw in.
     means
-        A row per bar, with columns `series`, `group_by`, `repeats`, `outcome`, the values in `column` and the bounds of
-        their intervals (`<column>_low`, `<column>_high`), which become whiskers. A row without a value has its outcome
-        written in the place of the bar.
+        A row per bar, with columns `series`, `repeats`, `outcome`, those that `group_by` and `column` name, and the
+        bounds of the interval (`<column>_low`, `<column>_high`), which become whiskers. If a row has no value, its
+        outcome is written in the place of the bar.
     runs
-        A row per run, with columns `series`, `group_by` and `column`. In a series with several repeats each run is a
-        small dot.
+        A row per run, with column `series` and those that `group_by` and `column` name. If a bar of a series has
+        several repeats, each run of the series is a small dot.
     group_by, column
-        Columns of the groups and of the values.
+        Names of the columns with the groups and with the values.
     scale
         Factor from the values to the unit of the axis.
     """
     groups = list(dict.fromkeys(means[group_by]))
     series_names = list(dict.fromkeys(means["series"]))
-    # Groups are a distance of 1 apart.
+    # The distance between two groups is 1.
     width = min(0.8 / len(series_names), 0.5)
     for index, (name, colour) in enumerate(zip(series_names, colours(len(series_names)), strict=True)):
         offset = (index - (len(series_names) - 1) / 2) * width
@@ -75,7 +77,7 @@ def draw_grouped_bars(
 
 
 def _note_missing_bar(axes: Axes, position: float, outcome: str) -> None:
-    """Write in the place of a bar why there is none."""
+    """Write in the place of a bar why there is none: its outcome, or that a completed run recorded no value."""
     reason = "not recorded" if outcome == "completed" else outcome.replace("_", " ")
     axes.annotate(
         reason, (0, position), xytext=(3, 0), textcoords="offset points", va="center", fontsize=5.5, color="0.3"
@@ -85,7 +87,7 @@ def _note_missing_bar(axes: Axes, position: float, outcome: str) -> None:
 def draw_stacked_bars(
     axes: Axes, names: Sequence[str], parts: Mapping[str, Iterable[float]], fills: Fills, title: str, label: str
 ) -> None:
-    """Draw a bar for each name, made of parts one after the other.
+    """Draw a bar for each name, with its parts one after the other.
 
     Parameters
     ----------
@@ -94,8 +96,8 @@ def draw_stacked_bars(
     names
         Names of the rows.
     parts
-        Lengths of each part, one per row, in the unit of the axis; empty counts as zero. The legend names the parts
-        that have a length in any row.
+        Lengths of each part, one per row, in the unit of the axis; NaN counts as zero. The legend names only parts that
+        have a length in any row.
     fills
         Colour and hatch of each part.
     title, label
@@ -122,7 +124,7 @@ def draw_stacked_bars(
 
 
 def name_rows(axes: Axes, names: Sequence[str]) -> None:
-    """Name the rows of a panel, the first at the top; in small print where rows are low."""
+    """Name the rows of a panel, with the first row at the top; in small print if rows are low."""
     characters, row_of_small_print_in = 34, 0.2
     axes.set_yticks(range(len(names)), [filled(name, characters) for name in names])
     if height_of(len(names)) < row_of_small_print_in * len(names):
@@ -132,16 +134,16 @@ def name_rows(axes: Axes, names: Sequence[str]) -> None:
 
 
 def draw_repeats(axes: Axes, x: pd.Series, y: pd.Series) -> None:
-    """Draw single repeats as small dots, which the legend explains."""
+    """Draw single repeats as small dots, with an entry for the legend."""
     axes.plot(
         x, y, linestyle="none", marker=".", markersize=5, color="0.25", alpha=0.6, zorder=4, label="single repeat"
     )
 
 
 def whisker_lengths(means: pd.DataFrame, column: str, scale: float) -> tuple[pd.Series, pd.Series]:
-    """Return the lengths of whiskers down and up from each value to the bounds of its interval, times `scale`.
+    """Return the lengths of whiskers, from each value down and up to the bounds of its interval, times `scale`.
 
-    They are empty where there is a single repeat.
+    They are NaN for a value of a single repeat.
     """
     value, low, high = (means[name].astype(float) for name in (column, f"{column}_low", f"{column}_high"))
     has_interval = means["repeats"] > 1

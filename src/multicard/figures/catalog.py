@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from multicard.experiment.figures import FIGURES
 from multicard.results.results import Results
 
-# Sentences that several captions share. The bounds are those of `multicard.stats.pool`.
+# Sentences that several captions share. `multicard.stats.pool` computes the intervals.
 REPEATS = "are 95% confidence intervals, by the scatter of all configurations of the figure; a single repeat has none"
 RATIOS = "are 95% confidence intervals, of ratios paired by repeat if both sides have it; two single repeats have none"
 POINTS = (
@@ -24,7 +24,7 @@ BARS = f"Bars are means over repeats, small dots single repeats. Whiskers {REPEA
 HOLLOW = "A hollow mark is not significant at the 5% level, corrected by Holm's method for all points of the figure."
 SUMMED = "Overlapping durations add up, so this is not wall time. Bars are means over repeats."
 
-# Paper A of `Drawing.paper_figure`.
+# The paper that `Drawing.paper_figure` calls A, and its address.
 PAPER = "Lawenda et al., arXiv 2503.15252", "https://arxiv.org/abs/2503.15252"
 
 Draw = Callable[[Results], tuple[Figure, pd.DataFrame]]
@@ -37,16 +37,16 @@ class Drawing:
     Attributes
     ----------
     draw
-        Draws the figure of a scenario. Returns it with a table of the numbers in it, which becomes its CSV, or raises
-        `NothingToShow`.
+        Function that draws the figure of a scenario. It returns the figure and a table of the numbers in it, which
+        becomes its CSV file, or raises `NothingToShow`.
     question
         The question that the figure answers.
     caption
         How to read the figure, and what it does not show, as plain text.
     profiled
-        True if it shows the profiled window: lines above the figure state how this differs from the measured one.
+        True if the figure shows the profiled window. Notes above it then include doubts about that window.
     paper_figure
-        Figure of a paper that answers the same question, such as "A, figure 2", if any.
+        Figure of a paper that answers the same question, such as "A, figure 2"; None if there is none.
     """
 
     draw: Draw
@@ -59,7 +59,7 @@ class Drawing:
 def figure(
     question: str, caption: str, *, profiled: bool = False, paper_figure: str | None = None
 ) -> Callable[[Draw], Drawing]:
-    """Return a decorator that makes a function into a drawing; see `Drawing` for the arguments."""
+    """Return a decorator that makes a `Drawing` from a function that draws; the arguments are fields of `Drawing`."""
 
     def make_drawing(draw: Draw) -> Drawing:
         return Drawing(draw, question, caption, profiled, paper_figure)
@@ -68,7 +68,7 @@ def figure(
 
 
 def load_drawing(name: str) -> Drawing:
-    """Return the drawing of a figure of `FIGURES`; imports its module."""
+    """Import the module of a figure of `FIGURES`, and return its drawing. `name`: key of `FIGURES`."""
     module = import_module(f"multicard.figures.{FIGURES[name].module}")
     drawing: Drawing = getattr(module, name)
     return drawing

@@ -1,4 +1,4 @@
-"""What a result costs: techniques of tuning in time and memory, a training's time against device-hours, energy."""
+"""Figures of costs: tuning techniques in time and memory, a training's time against device-hours, energy, memory."""
 
 import math
 from collections.abc import Mapping
@@ -27,16 +27,17 @@ from multicard.results.provenance import distinguishing_words
 from multicard.results.results import Results
 from multicard.workloads.llm.techniques import TECHNIQUES
 
+# Units of a training's time: size in seconds, and symbol.
 HOURS = ((86400.0, "days"), (3600.0, "h"), *MINUTES)
 DEVICE_HOURS = {"cuda": "GPU-hours", "cpu": "Process-hours"}
 
-# Measures of memory, in words for a GPU.
+# Measures of a GPU's memory, and their names in the legend.
 MEMORY_KINDS = {
     "peak_memory_bytes": "allocated (PyTorch)",
     "peak_reserved_bytes": "reserved (PyTorch)",
     "device_memory_used_bytes": "used by everything (NVML)",
 }
-# A CPU process has one measure, `peak_memory_bytes`, and it is this.
+# Name of `peak_memory_bytes` for CPU processes, which have no other measure of memory.
 RESIDENT = "resident (CPU process)"
 
 
@@ -55,7 +56,7 @@ def techniques(results: Results) -> tuple[Figure, pd.DataFrame]:
     measures = results.frame()
     varying = varied(measures, besides=("technique", "devices", "repeat"))
     technique_parameters = {name for technique in TECHNIQUES.values() for name in technique.own_parameters}
-    # Parameters that only one technique has are in the name of its group, all others in those of the series.
+    # Parameters that belong to one technique are part of the names of groups, all others of the names of series.
     group_parameters = ["technique", *(name for name in varying if name in technique_parameters)]
 
     def named(rows: pd.DataFrame) -> pd.DataFrame:
@@ -91,15 +92,15 @@ def tradeoff(results: Results) -> tuple[Figure, pd.DataFrame]:
     """Draw the time of a whole training against its device-hours: a panel per job, a mark per configuration.
 
     The table has a row per configuration, with the columns of `analysis.choice.choices.as_table`. The figure shows
-    `time_s` in seconds with its bounds (`time_s_low`, `time_s_high`) and `device_hours`; both are empty where no run of
-    the configuration completed.
+    `time_s` in seconds with its bounds (`time_s_low`, `time_s_high`) against `device_hours`. Both are empty, and the
+    configuration has no mark, if none of its runs completed.
     """
     jobs = [job for job in choices(results) if job.rows]
     if not jobs:
         raise NothingToShow(f"{UNCOUNTED}: state samples_per_step")
     data = as_table(jobs)
     timed = data.dropna(subset=["time_s"])
-    # Seaborn makes no entry of the legend of a column whose name begins with an underscore.
+    # The names begin with an underscore so that seaborn makes no entry of the legend from them.
     timed = timed.assign(
         _devices=[counted(count, device_word(results.frame())) for count in timed["devices"]],
         _training=[for_figure(changes or "reference training") for changes in timed["changes"]],
@@ -123,21 +124,21 @@ def tradeoff(results: Results) -> tuple[Figure, pd.DataFrame]:
 
 
 def _draw_job(axes: Axes, rows: pd.DataFrame, palette: Mapping[str, Colour], counts_in_words: list[str]) -> None:
-    """Draw the configurations of one job: a colour per training, a marker per number of devices.
+    """Draw the configurations of one job, with a colour per training and a marker per number of devices.
 
     Parameters
     ----------
     axes
         The panel to draw in.
     rows
-        A row per configuration: `time_s` with its bounds, `device_hours`, `devices`, `device`, and in words `_devices`
-        and `_training`.
+        A row per configuration: `time_s` with its bounds, `device_hours`, `devices`, `device`, and as words of the
+        legend `_devices` and `_training`.
     palette
         Colour of each training.
     counts_in_words
         All values of `_devices` in the figure, so that markers are the same in all panels.
     """
-    # Seaborn takes a second to import.
+    # Imported here because seaborn takes a second to import.
     import seaborn as sns
 
     scale, unit = unit_for(rows["time_s"], HOURS)
@@ -160,7 +161,7 @@ def _draw_job(axes: Axes, rows: pd.DataFrame, palette: Mapping[str, Colour], cou
     _fill_the_best(marks, rows)
     for training, rows_of_training in rows.groupby("_training", sort=False):
         _join_the_fastest(axes, rows_of_training, scale, palette[training])
-    # A whisker that would more than double the axes is cut.
+    # Whiskers determine the ends of the axes up to twice the largest values; longer whiskers are cut.
     longest_whisker = (rows["time_s_high"] / rows["time_s"]).fillna(1.0).max()
     space = 1.1 * min(2.0, longest_whisker)
     axes.set(
@@ -172,7 +173,10 @@ def _draw_job(axes: Axes, rows: pd.DataFrame, palette: Mapping[str, Colour], cou
 
 
 def is_dominated(rows: pd.DataFrame) -> list[bool]:
-    """Return for each row whether another of the same training takes less time or hours, and no more of the other."""
+    """Return for each row whether another row of the same training is better.
+
+    The other one takes less time and no more hours, or less hours and no more time.
+    """
     costs = rows[["time_s", "device_hours"]].to_numpy()
     trainings = rows["_training"].to_numpy()
     dominated = []
@@ -185,7 +189,7 @@ def is_dominated(rows: pd.DataFrame) -> list[bool]:
 
 
 def _fill_the_best(marks: Collection, rows: pd.DataFrame) -> None:
-    """Leave the marks of dominated configurations hollow; `marks` are those of the rows, in their order."""
+    """Make the marks of dominated rows (`is_dominated`) hollow. `marks`: one for each row, in the same order."""
     colours_of_rows = np.broadcast_to(marks.get_facecolor(), (len(rows), 4))
     fills = colours_of_rows.copy()
     fills[is_dominated(rows)] = 1.0, 1.0, 1.0, 1.0
@@ -197,7 +201,7 @@ def _fill_the_best(marks: Collection, rows: pd.DataFrame) -> None:
 def _join_the_fastest(axes: Axes, rows: pd.DataFrame, scale: float, colour: Colour) -> None:
     """Draw a line through the fastest row of each number of devices, and the interval of every row's time.
 
-    Hours are time multiplied by devices, so an interval is a line that points at the origin.
+    Device-hours are time multiplied by devices, so each interval is a part of a line through the origin.
     """
     fastest = rows.loc[rows.groupby("devices")["time_s"].idxmin()].sort_values("devices")
     axes.plot(fastest["device_hours"], fastest["time_s"] * scale, color=colour, linewidth=0.9, zorder=2)
@@ -213,7 +217,7 @@ def _join_the_fastest(axes: Axes, rows: pd.DataFrame, scale: float, colour: Colo
     f"per token without padding. {POINTS} CPUs, memory, fans and idle GPUs are not metered.",
 )
 def energy(results: Results) -> tuple[Figure, pd.DataFrame]:
-    """Draw the energy of the GPUs per sample, of LLM runs per token, over the number of devices.
+    """Draw the energy of the GPUs per sample, or per token for LLM runs, over the number of devices.
 
     The table has a row per configuration: `series`, its parameters, `repeats`, and `energy_per_sample_j` or
     `energy_per_token_j` in joules with the bounds of its interval (`…_low`, `…_high`).
@@ -263,12 +267,15 @@ def memory(results: Results) -> tuple[Figure, pd.DataFrame]:
 
 
 def _by_kind(rows: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
-    """Return the rows once for each kind of memory, with its name as `series` and its size in `bytes`."""
+    """Return a table of bars: the rows once for each kind of memory, with its name as `series` and its size in `bytes`.
+
+    Rows on CPUs, and rows without a value, are kept for the first of `columns` only.
+    """
     parts = []
     for column in columns:
         part = rows.rename(columns={f"{column}{bound}": f"bytes{bound}" for bound in ("", "_low", "_high")})
         if column != columns[0]:
-            # A run that did not complete has one bar, and so has one on a CPU, of which one kind is measured.
+            # A run that did not complete has one place for its outcome. A run on CPUs has one kind of memory.
             part = part[part["bytes"].notna() & (part["device"] != "cpu")]
         is_on_cpu = part["device"] == "cpu"
         parts.append(part.assign(series=np.where(is_on_cpu, RESIDENT, MEMORY_KINDS[column])))

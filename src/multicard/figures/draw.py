@@ -1,4 +1,4 @@
-"""How a figure of the catalog is drawn and becomes files."""
+"""Draw figures of the catalog, and write them to files."""
 
 import textwrap
 from collections.abc import Iterable
@@ -18,14 +18,15 @@ from multicard.results.results import Results
 from multicard.results.tables import write_csv
 
 FORMATS = ("png", "svg", "pdf")
-# Without dates the same data give the same file.
+# Dates are left out, so that the same data give the same file.
 METADATA = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
 
 
 def draw_scenario(names: Iterable[str], scenario: Path, out: Path) -> None:
-    """Draw figures of the scenario whose measures and tables a folder holds, into the folder `out`.
+    """Draw figures of a scenario into the folder `out`.
 
-    Raises `UserError` if they are not there, or cannot be read.
+    `names`: keys of `FIGURES`; `scenario`: folder with the measures and tables of the scenario. Raises `UserError` if a
+    table is missing or cannot be read.
     """
     mpl.use("Agg")
     results = Results.read_scenario(scenario)
@@ -36,7 +37,8 @@ def draw_scenario(names: Iterable[str], scenario: Path, out: Path) -> None:
 def save(figure: Figure, data: pd.DataFrame, stem: Path) -> None:
     """Write a figure as `stem`.png, .svg and .pdf, and the numbers that it shows as `stem`.csv."""
     with styled():
-        # One layout serves all formats; an engine, even one that does nothing, would have each of them drawn twice.
+        # The layout is computed once for all formats. With a layout engine, even one that does nothing, Matplotlib
+        # would draw the figure twice for each format.
         engine = figure.get_layout_engine()
         if figure.axes and engine:
             engine.execute(figure)
@@ -50,11 +52,11 @@ def save(figure: Figure, data: pd.DataFrame, stem: Path) -> None:
 
 
 def draw(name: str, results: Results) -> tuple[Figure, pd.DataFrame]:
-    """Draw a figure of a scenario, and return it with the table of the numbers that it shows.
+    """Draw the figure `name` of a scenario, and return it with the table of the numbers that it shows.
 
-    Lines above it state runs without numbers, several machines or versions, synthetic runs, and runs whose numbers are
-    in doubt; with synthetic runs the table has a column `synthetic`. Without anything to show the figure states why,
-    and so does the table, in a column `nothing_to_show`.
+    Notes above the figure state runs without numbers, several machines or versions, synthetic timings, and runs whose
+    numbers are in doubt. If timings are synthetic, the table has a column `synthetic`: "all" or "some". If there is
+    nothing to show, the figure states why, and so does the table, in its only column `nothing_to_show`.
     """
     drawing = load_drawing(name)
     with styled():
@@ -72,7 +74,7 @@ def draw(name: str, results: Results) -> tuple[Figure, pd.DataFrame]:
 
 
 def _empty(reason: str) -> tuple[Figure, pd.DataFrame]:
-    """Return a figure without panels that states the reason, and a table that does so."""
+    """Return a figure without panels that states the reason, and a table with the reason."""
     figure = plt.figure(figsize=(WIDTH_IN, 1.2))
     sentence = textwrap.fill(f"{reason[0].upper()}{reason[1:]}", 70)
     figure.text(0.5, 0.5, sentence, ha="center", va="center", fontsize="large")
@@ -80,7 +82,7 @@ def _empty(reason: str) -> tuple[Figure, pd.DataFrame]:
 
 
 def _repeats(figure: Figure, data: pd.DataFrame) -> list[str]:
-    """Return a note on how many repeats there are behind each mean, and what the whiskers are, or none."""
+    """Return a note on the number of repeats of each mean, and on the whiskers; empty if `data` states no repeats."""
     counts = data["repeats"][data["repeats"] > 0] if "repeats" in data else pd.Series(dtype=int)
     if counts.empty:
         return []
@@ -95,5 +97,5 @@ def _repeats(figure: Figure, data: pd.DataFrame) -> list[str]:
 def _has_whiskers(figure: Figure) -> bool:
     """True if a panel has marks or bars that were drawn with whiskers."""
     containers = [container for axes in figure.axes for container in axes.containers]
-    # Bars hold their whiskers, marks are one container with them.
+    # Bars have their whiskers as an attribute; marks with whiskers are an `ErrorbarContainer` themselves.
     return any(isinstance(getattr(drawn, "errorbar", drawn), ErrorbarContainer) for drawn in containers)

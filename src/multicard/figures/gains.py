@@ -1,6 +1,7 @@
-"""What one value of a parameter gains over another, all else being equal; and what parts of a step and profiling cost.
+"""Figures of gains of one value of a parameter over another, and of costs of parts of a step and of profiling.
 
-Gains and costs are differences: zero means none, and marks that do not differ from it significantly are hollow.
+Gains and costs are relative differences: zero means no difference. Marks that do not differ significantly from zero are
+hollow.
 """
 
 import matplotlib.pyplot as plt
@@ -83,13 +84,14 @@ def gain_profiler(results: Results) -> tuple[Figure, pd.DataFrame]:
 
 
 def _draw_gain(results: Results, parameter: str) -> tuple[Figure, pd.DataFrame]:
-    """Draw the speed gain over the number of devices: a panel per compared value of the parameter.
+    """Draw the speed gain over the number of devices: a panel for each value of the parameter except the base value.
 
-    Panels have a series for each combination of the other parameters that vary.
+    A panel has a series for each combination of the other parameters that vary.
 
-    The table has a row per compared value and configuration of the others: `series`, the `base` value, the compared
-    `value`, the other parameters that vary, `devices`, the `repeats` compared, the ratio `gain` (0.1 is a tenth faster)
-    with the bounds of its interval (`gain_low`, `gain_high`), and the `verdict` (more, less, none or unknown).
+    The table has a row per compared value and configuration of the other parameters: `series`, the `base` value, the
+    compared `value`, the other parameters that vary, `devices`, the number of `repeats` compared, the ratio `gain` (0.1
+    is a tenth faster) with the bounds of its interval (`gain_low`, `gain_high`), and the `verdict` (more, less, none or
+    unknown).
     """
     measures = as_used(results, parameter).frame()
     data = gains(results, parameter)
@@ -103,7 +105,7 @@ def _draw_gain(results: Results, parameter: str) -> tuple[Figure, pd.DataFrame]:
         data.insert(0, "series", _literal_labels(data, varying))
         runs["series"] = _literal_labels(runs, varying)
     else:
-        # The name of the only series is seen where its row has no other: with a single number of devices.
+        # There is one series. Its name is shown only for a single number of devices, as the name of its row.
         has_one_count = data["devices"].nunique() == 1
         only_name = counted(data["devices"].iloc[0], device_word(measures)) if has_one_count else "gain"
         data.insert(0, "series", only_name)
@@ -117,7 +119,8 @@ def _draw_gain(results: Results, parameter: str) -> tuple[Figure, pd.DataFrame]:
     figure, panels = plt.subplots(
         1, len(values), figsize=(WIDTH_IN, all_series.height_in), squeeze=False, sharey=True, sharex=True
     )
-    # Panels share their axes, so each has its own limits only until the next one is drawn.
+    # Panels share their axes: drawing a panel changes the limits of all. So the limits of each panel are collected, and
+    # the outermost ones are set at the end.
     limits: list[float] = []
     for axes, value in zip(panels.flat, values, strict=True):
         title = f"Gain of {setting_label(parameter, value)} over {setting_label(parameter, base)}"
@@ -130,14 +133,14 @@ def _draw_gain(results: Results, parameter: str) -> tuple[Figure, pd.DataFrame]:
 
 
 def _literal_labels(rows: pd.DataFrame, varying: list[str]) -> list[str]:
-    """Return a label for each row from the varying parameters, in which no dollar starts a formula."""
+    """Return a label for each row from the varying parameters, escaped so that no dollar starts a formula."""
     return [for_figure(label) for label in labels(rows, varying)]
 
 
 def _gains_of_repeats(measures: pd.DataFrame, parameter: str, base: object, equal: list[str]) -> pd.DataFrame:
-    """Return the completed runs with their `gain` over the run with the base value that agrees in the columns `equal`.
+    """Return the completed runs with their `gain` over the run that has the base value and is equal in all else.
 
-    A run without such a partner is left out.
+    `equal`: columns in which the two runs agree. Runs without such a partner are left out.
     """
     completed = completed_of(measures)
     base_runs = completed.loc[completed[parameter] == base, [*equal, "iteration_time_s"]]
@@ -162,6 +165,7 @@ def ablation(results: Results) -> tuple[Figure, pd.DataFrame]:
     data = as_table(costs(results))
     if data.empty:
         raise NothingToShow("no completed run went without a part of its step beside one that had all")
+    # Runs without the host's work do not load either, so they are compared with runs without loading.
     parts = data["without"].mask(data["compared_with"] == NO_LOADING, "the host's work, of the time without loading")
     if data["configuration"].nunique() > 1:
         parts += ": " + data["configuration"]
@@ -172,7 +176,8 @@ def ablation(results: Results) -> tuple[Figure, pd.DataFrame]:
     figure, panels = plt.subplots(
         len(row_counts), 1, figsize=(WIDTH_IN, height), squeeze=False, sharex=True, height_ratios=row_counts
     )
-    # Panels share the axis of values, so each has its own limits only until the next one is drawn.
+    # Panels share the axis of values: drawing a panel changes the limits of all. So the limits of each panel are
+    # collected, and the outermost ones are set at the end.
     limits: list[float] = []
     for axes, (count, series) in zip(panels.flat, series_by_count.items(), strict=True):
         title = counted(count, device_word(shown))

@@ -1,6 +1,6 @@
 """Panels of values over the number of devices: means with their intervals, and a dot for each repeat.
 
-Where there is a single number of devices, a panel has a row for each series instead of a line.
+If there is a single number of devices, a panel has a row for each series instead of a line.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ from multicard.figures.style import Colour, colours, note_inside
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 LINE_STYLES: tuple[Literal["-", "--", "-.", ":"], ...] = ("-", "--", "-.", ":")
 SCALING = {"strong": "\n(strong scaling: one batch shared)", "weak": "\n(weak scaling: a batch on each)"}
-# Beyond so many devices their axis is logarithmic.
+# If the largest number of devices is above this, the axis of devices is logarithmic.
 MOST_DEVICES_ON_LINEAR_AXIS = 8
 
 
@@ -31,11 +31,12 @@ class Series:
     Attributes
     ----------
     means
-        A row per configuration: `series`, `device` (its kind), `devices` (their number), `repeats`, and each value with
-        the bounds of its interval (`<value>_low`, `<value>_high`), which become whiskers. Marks are hollow where the
-        column `verdict` is "none"; the axis of devices states the kind of scaling where the column `scaling` has one.
+        A row per configuration: `series`, `device` (the kind), `devices` (the number), `repeats`, and each value with
+        the bounds of its interval (`<value>_low`, `<value>_high`), which become whiskers. Two columns are optional: if
+        `verdict` is "none", the mark is hollow; if `scaling` is "strong" or "weak" in all rows, the axis of devices
+        states it.
     runs
-        A row per run, with `series`, `devices` and the values: small dots. None draws no dots.
+        A row per run, with `series`, `devices` and the values, which are drawn as small dots; None for no dots.
     palette
         Colour of each series by its name; None for the usual colours.
     """
@@ -51,7 +52,7 @@ class Series:
 
     @property
     def is_over_devices(self) -> bool:
-        """True for a line per series over the number of devices, False for a row per series: there is one number."""
+        """True if there are several numbers of devices, so that a series is a line; False if a series is a row."""
         return bool(self.means["devices"].nunique() > 1)
 
     @property
@@ -60,7 +61,7 @@ class Series:
         return 3.2 if self.is_over_devices else 1.1 + height_of(self.means["series"].nunique(), 0.3)
 
     def colour_of(self, name: str) -> Colour:
-        """Return the colour of a series. Rows without a palette all have the same one: their names distinguish them."""
+        """Return the colour of a series. Without a palette all rows have the same one: their names distinguish them."""
         if self.palette:
             return self.palette[name]
         if not self.is_over_devices:
@@ -79,11 +80,11 @@ class Quantity:
     title, label
         Title of the panel, and label of the axis with its unit.
     scale
-        Factor from the values to that unit.
+        Factor from the values to the unit of the axis.
     ideal
-        Ideal value by number of devices: a thin line; None draws none.
+        Ideal value for each number of devices, drawn as a thin line; None for no line.
     has_zero_line
-        True for a difference, which may be negative: a line is at zero.
+        True if a line is drawn at zero, as for differences, which may be negative.
     """
 
     column: str
@@ -102,7 +103,8 @@ class Quantity:
 class _Marks:
     """The means of one series as drawn in a panel.
 
-    `positions` are numbers of devices or of rows, `whiskers` lengths down and up; values are in the unit of the axis.
+    `positions`: coordinates on the axis of devices or of rows; `values` and `whiskers` (lengths down and up) are in the
+    unit of the axis of values.
     """
 
     positions: pd.Series
@@ -114,7 +116,7 @@ class _Marks:
 def series_of(results: pd.DataFrame, columns: Sequence[str]) -> Series:
     """Return the means of columns of the measures over the repeats of each configuration, and the completed runs.
 
-    A series has a name for what varies besides the number of devices.
+    Series are named by the parameters that vary, except the number of devices.
     """
     frame = results.frame()
     names = varied(frame, besides=("devices", "repeat"))
@@ -125,9 +127,9 @@ def series_of(results: pd.DataFrame, columns: Sequence[str]) -> Series:
 
 
 def draw_series(axes: Axes, series: Series, quantity: Quantity) -> None:
-    """Draw one line per series over the number of devices, or a row per series where there is one number.
+    """Draw one line per series over the number of devices, or one row per series if there is a single number.
 
-    Whiskers are the interval over repeats, small dots the repeats. A panel without values is noted as not recorded.
+    Whiskers are intervals, small dots single repeats. A panel without values says "not recorded".
     """
     axes.set_title(quantity.title)
     recorded = series.means[series.means[quantity.column].notna()]
@@ -141,7 +143,7 @@ def draw_series(axes: Axes, series: Series, quantity: Quantity) -> None:
         panel.explain_hollow_marks()
     low, high = panel.limits(recorded)
     panel.label_axes(low, high)
-    # Only now it is known where the panel ends.
+    # Whiskers are marked last, because only now the ends of the axis are known.
     for marks in drawn:
         panel.mark_cut_whiskers(marks, low, high)
 
@@ -149,8 +151,8 @@ def draw_series(axes: Axes, series: Series, quantity: Quantity) -> None:
 class _Panel:
     """A panel that shows values of series, drawn by `draw_series`.
 
-    Values go upwards over the number of devices (upright), or to the right in rows. Positions are coordinates on the
-    other axis: numbers of devices, or of rows.
+    A panel is upright if values go upwards over the number of devices; else values go to the right, in rows. Positions
+    are coordinates on the other axis: shifted numbers of devices, or indices of rows.
     """
 
     def __init__(self, axes: Axes, series: Series, quantity: Quantity):
@@ -169,7 +171,7 @@ class _Panel:
             draw_line(0, color="0.3", linewidth=1.0, zorder=1)
 
     def draw(self, index: int, name: str, rows: pd.DataFrame) -> _Marks:
-        """Draw one series: its means with whiskers, hollow where they are not significant, and its repeats."""
+        """Draw one series: its means with whiskers, hollow if not significant, and its repeats. `index`: its place."""
         rows = rows.sort_values("devices")
         marks = _Marks(
             self._positions(rows, index),
@@ -184,7 +186,7 @@ class _Panel:
             y,
             xerr=None if self.is_upright else marks.whiskers,
             yerr=marks.whiskers if self.is_upright else None,
-            # Rows have their names beside the axis, and a single line needs none. "_" is no entry of the legend.
+            # Rows have their names at the axis, and a single line needs no name. "_" makes no entry of the legend.
             label=name if self.is_upright and len(self.series.names) > 1 else "_",
             color=marks.colour,
             marker=marker,
@@ -215,17 +217,17 @@ class _Panel:
         return marks
 
     def _positions(self, rows: pd.DataFrame, index: int) -> pd.Series:
-        """Return the positions of rows of the series with this index: shifted, so that equal values stay visible."""
+        """Return the positions of a series: if upright, shifted by its index, so that equal values stay visible."""
         if not self.is_upright:
             return pd.Series(float(index), rows.index)
         shift = 0.035 * (index - (len(self.series.names) - 1) / 2)
         most_devices = self.series.means["devices"].max()
-        # On a logarithmic axis an equal distance is an equal factor.
+        # On a logarithmic axis equal distances are equal factors, so the shift is proportional to the number.
         is_logarithmic = most_devices > MOST_DEVICES_ON_LINEAR_AXIS
         return rows["devices"] + shift * (rows["devices"] if is_logarithmic else (most_devices - 1) / 4)
 
     def _coordinates(self, positions: pd.Series, values: pd.Series) -> tuple[pd.Series, pd.Series]:
-        """Return x and y of marks."""
+        """Return x and y of marks, from their positions and values."""
         return (positions, values) if self.is_upright else (values, positions)
 
     def explain_hollow_marks(self) -> None:
@@ -241,7 +243,7 @@ class _Panel:
         )
 
     def limits(self, recorded: pd.DataFrame) -> tuple[float, float]:
-        """Return the ends of the axis of values: zero and all marks are inside, long whiskers are cut."""
+        """Return the ends of the axis of values. Zero and all marks are inside; long whiskers are cut."""
         values = self.quantity.values(recorded)
         runs = self.series.runs
         if runs is not None:
@@ -249,8 +251,8 @@ class _Panel:
             values = pd.concat([values, self.quantity.values(repeats)])
         bottom = min(0.0, values.min())
         top = max(0.0, values.max())
-        # Whiskers may reach as far beyond the marks as these are apart. Differences may all be close to zero, so they
-        # get space for 0.1 at least.
+        # Beyond the marks, whiskers get at most as much space as the marks and zero take. Differences may all be close
+        # to zero, so their whiskers get space for 0.1 (10%) at least.
         reach = top - bottom
         if self.quantity.has_zero_line:
             reach = max(reach, 0.1 * self.quantity.scale)
@@ -262,7 +264,7 @@ class _Panel:
         return low - margin if low < 0 else 0.0, high + margin
 
     def label_axes(self, low: float, high: float) -> None:
-        """Set the limits of the axis of values and its label, and label the devices or name the rows."""
+        """Set limits and label of the axis of values, and label the axis of devices or name the rows."""
         label = self.quantity.label
         if self.is_upright:
             _label_devices(self.axes, self.series.means)
@@ -272,14 +274,14 @@ class _Panel:
             self.axes.set(xlabel=label, xlim=(low, high))
 
     def mark_cut_whiskers(self, marks: _Marks, low: float, high: float) -> None:
-        """Draw an arrow at the edge of the panel where a whisker goes on beyond it."""
+        """Draw an arrow at the edge of the panel for each whisker that goes beyond it."""
         down, up = marks.whiskers
         downwards, upwards = ("v", "^") if self.is_upright else ("<", ">")
         for is_cut, edge, arrow in (
             (marks.values - down < low, low, downwards),
             (marks.values + up > high, high, upwards),
         ):
-            # The layout cannot place marks of nothing.
+            # Matplotlib's layout fails for a plot without marks.
             if not is_cut.any():
                 continue
             positions = marks.positions[is_cut]
@@ -309,7 +311,7 @@ def set_value_limits(axes: Axes, series: Series, low: float, high: float) -> Non
 
 
 def _label_devices(axes: Axes, means: pd.DataFrame) -> None:
-    """Set ticks at the numbers of devices, and label their axis with their kind and the kind of scaling."""
+    """Set ticks at the numbers of devices, and label the axis with the kind of device and, if known, of scaling."""
     counts = sorted(int(count) for count in means["devices"].unique())
     if counts[-1] > MOST_DEVICES_ON_LINEAR_AXIS:
         axes.set_xscale("log", base=2)

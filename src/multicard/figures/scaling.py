@@ -18,7 +18,7 @@ from multicard.figures.series import completed_of, labels, only_count, setting_l
 from multicard.figures.style import WIDTH_IN, NothingToShow, legend_below, note_inside, ordered_colours
 from multicard.results.results import Results
 
-# The throughput of each unit of work, by its column.
+# How the throughput is drawn, by its column; there is one for each unit of work.
 THROUGHPUTS = {
     throughput.column: throughput
     for throughput in (
@@ -52,7 +52,7 @@ def iteration_time(results: Results) -> tuple[Figure, pd.DataFrame]:
     draw_series(time_axes, shown, Quantity("iteration_time_s", "Iteration time", f"Time per step ({seconds})", scale))
     draw_series(rate_axes, shown, THROUGHPUTS[rate])
     if not series.is_over_devices:
-        # The rows have their names at the left panel.
+        # The left panel has the names of the rows.
         rate_axes.tick_params(labelleft=False)
     legend_below(figure, time_axes, rate_axes)
     return figure, series.means
@@ -103,9 +103,9 @@ def image_size_scaling(results: Results) -> tuple[Figure, pd.DataFrame]:
 
     If other parameters vary, such as the precision, each combination of their values has a row of panels.
 
-    The table has a row per configuration: `series` (the image size), `panel` (the other parameters), its parameters,
-    `repeats`, `estimated_epoch_time_s` in seconds and the ratio `efficiency`, both with the bounds of their intervals
-    (`…_low`, `…_high`).
+    The table has a row per configuration: `series` (the image size), `panel` (values of the other parameters, empty if
+    none varies), its parameters, `repeats`, `estimated_epoch_time_s` in seconds and the ratio `efficiency`, both with
+    the bounds of their intervals (`…_low`, `…_high`).
     """
     measures = results.frame()
     panel_parameters = varied(measures, besides=("image_size", "devices", "repeat"))
@@ -136,20 +136,20 @@ def image_size_scaling(results: Results) -> tuple[Figure, pd.DataFrame]:
 
 
 def _by_image_size(rows: pd.DataFrame, panel_parameters: list[str]) -> pd.DataFrame:
-    """Return rows with their image size as `series`, and the values of other parameters as `panel`, empty if none."""
+    """Return rows with the image size as `series` and the values of `panel_parameters` as `panel`, empty if none."""
     sizes = [setting_label("image_size", size) for size in rows["image_size"]]
     return rows.assign(series=sizes, panel=labels(rows, panel_parameters) if panel_parameters else "")
 
 
 def _draw_efficiency(axes: Axes, series: Series, title: str) -> None:
-    """Draw the speed-up per device in per cent, of which 100 are ideal."""
+    """Draw the efficiency in per cent, with a line at the ideal 100%."""
     ideal = dict.fromkeys(sorted(series.means["devices"].unique()), 1.0)
     draw_series(axes, series, Quantity("efficiency", title, "Speed-up per device", ideal=ideal))
     axes.yaxis.set_major_formatter(PercentFormatter(1.0))
 
 
 def _with_scaling(series: Series, results: Results) -> Series:
-    """Return series with the kind of scaling, which the axis of devices states; "unknown" if there are several."""
+    """Return series with a column `scaling` for the axis of devices: "unknown" if there are several kinds."""
     scalings = set(speedups(results)["scaling"])
     scaling = scalings.pop() if len(scalings) == 1 else "unknown"
     return replace(series, means=series.means.assign(scaling=scaling))

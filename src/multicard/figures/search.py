@@ -1,4 +1,4 @@
-"""Draw a search: the value of each of its runs and the best so far, over the time of all runs."""
+"""Draw a search: the value of each run and the best value so far, over the time that all runs took."""
 
 import matplotlib.pyplot as plt
 import pandas as pd
@@ -20,7 +20,7 @@ def draw_search(trials: pd.DataFrame, measure: str, best: Interval, question: st
     ----------
     trials
         A row for each run, in order: `repeat`, `outcome`, the column that `measure` names (NaN if the run has no
-        value), `best_so_far` in the unit of that column, `spent_s` (seconds of all runs up to and with this one), and
+        value), `best_so_far` in the unit of that column, `spent_s` (seconds of this run and all runs before it), and
         `synthetic`.
     measure
         The column that the search optimizes.
@@ -62,15 +62,15 @@ def _shade_interval(axes: Axes, low: float, high: float, colour: str) -> None:
 
 
 def _mark_runs(axes: Axes, times: pd.Series, values: pd.Series, is_repeat: pd.Series) -> None:
-    """Mark the value of each run, first runs of a configuration and repeats differently."""
+    """Mark the value of each run; first runs of a configuration and repeats have different marks."""
     roles = is_repeat.map({False: "first run of a configuration", True: "repeat"})
     sns.scatterplot(x=times, y=values, hue=roles, style=roles, palette=colours(roles.nunique()), ax=axes)
     remove_legend(axes)
 
 
 def _mark_runs_without_value(axes: Axes, times: pd.Series, outcomes: pd.Series) -> None:
-    """Mark the times of runs without a value at the lower edge."""
-    # An empty plot would still have an entry in the legend.
+    """Mark the times of runs without a value at the lower edge of the panel."""
+    # A plot without marks would still have an entry in the legend.
     if times.empty:
         return
     words = ", ".join(sorted(outcomes.astype(str).str.replace("_", " ").unique()))
@@ -82,6 +82,6 @@ def _mark_runs_without_value(axes: Axes, times: pd.Series, outcomes: pd.Series) 
         linestyle="none",
         marker="x",
         clip_on=False,
-        # With this transform the height 0.02 is a part of the panel's, whatever the values are.
+        # With this transform the height 0.02 is a share of the panel's height, independent of the values.
         transform=axes.get_xaxis_transform(),
     )

@@ -1,4 +1,4 @@
-"""Names of the series and rows of a figure by what varies, and words for its devices."""
+"""Names of the series and rows of a figure, made of the parameters that vary, and words for its devices."""
 
 from typing import Any
 
@@ -12,11 +12,11 @@ from multicard.experiment.workload import WORKLOADS, workload_of
 from multicard.results.configuration import DEVICE_WORDS
 from multicard.workloads.llm.techniques import TECHNIQUES
 
-LONGEST_SETTING = 60  # characters of a parameter with its value, of which a user may have written one
+LONGEST_SETTING = 60  # characters of a parameter with its value, which a user may have written; the rest is cut off
 
 
 def setting_label(name: str, value: Any) -> str:
-    """Return the label of a value of a parameter: its words, safe to draw."""
+    """Return a parameter's value in words, as a label that Matplotlib draws literally."""
     return for_figure(setting(name, value), LONGEST_SETTING)
 
 
@@ -38,13 +38,13 @@ def _named_in(row: pd.Series, rows: pd.DataFrame, names: list[str]) -> list[str]
         name
         for name in names
         if all(workload.applies(name, row) for workload in workloads)
-        # Rows of different scripts have different parameters: those of other scripts are empty.
+        # Rows of different scripts have different parameters; the parameters of other scripts are empty.
         and not (name.startswith(ARGS_PREFIX) and pd.isna(row[name]))
     ]
     if not applicable:
         applicable = [workload_of(rows).default_label]
     if "technique" in applicable:
-        # "QAT of weights" names the technique already.
+        # A technique's own parameter names the technique already, such as "QAT of weights".
         parameters_of_technique = TECHNIQUES[row["technique"]].own_parameters
         if any(name in parameters_of_technique for name in applicable):
             applicable.remove("technique")
@@ -52,12 +52,12 @@ def _named_in(row: pd.Series, rows: pd.DataFrame, names: list[str]) -> list[str]
 
 
 def configuration_names(measures: pd.DataFrame, rows: pd.DataFrame, besides: tuple[str, ...] = ()) -> list[str]:
-    """Return a name for the configuration of each row: what varies among the runs, and the number of devices.
+    """Return a name for the configuration of each row: the parameters that vary, and the number of devices.
 
     Parameters
     ----------
     measures
-        The runs of the scenario, which show what varies.
+        The runs of the scenario, which show what parameters vary.
     rows
         Rows with the parameters of configurations.
     besides
@@ -71,18 +71,18 @@ def configuration_names(measures: pd.DataFrame, rows: pd.DataFrame, besides: tup
 
 
 def completed_of(measures: pd.DataFrame) -> pd.DataFrame:
-    """Return a copy of the completed runs, to which columns can be added."""
+    """Return the completed runs, as a copy that may be changed."""
     return measures[measures["outcome"] == "completed"].copy()
 
 
 def named_runs(measures: pd.DataFrame) -> pd.DataFrame:
-    """Return the completed runs with another column, the name of the `configuration`."""
+    """Return the completed runs with a further column `configuration`, its name."""
     completed = completed_of(measures)
     return completed.assign(configuration=configuration_names(measures, completed))
 
 
 def only_count(measures: pd.DataFrame) -> str | None:
-    """Return a text such as "completed runs on 2 GPUs only" if all have one number of devices, else None."""
+    """Return "completed runs on 2 GPUs only" if all completed runs have that number of devices; else None."""
     completed = completed_of(measures)
     counts = completed["devices"].unique()
     if len(counts) != 1:

@@ -1,4 +1,4 @@
-"""Steps and epochs: the phases of a step, the distribution of step times, loss, and accuracy over time."""
+"""Figures of steps and epochs: phases and parts of a step, distribution of step times, loss, accuracy over time."""
 
 import math
 
@@ -51,7 +51,7 @@ STEP_PART_FILLS: Fills = {
     "stalls": Fill("#E31A1C", HATCHES[3]),
     "other": GPU_FILLS["idle (unknown)"],
 }
-# A part that is a smaller share of every step is not drawn.
+# A part is drawn only if its share of the step is at least this in some configuration.
 LEAST_SHARE = 1e-3
 
 
@@ -63,13 +63,13 @@ LEAST_SHARE = 1e-3
     "CPU from call to call; what a GPU does meanwhile, the figure utilization shows.",
 )
 def step_breakdown(results: Results) -> tuple[Figure, pd.DataFrame]:
-    """Draw the mean time of each phase of a step: a bar per configuration, whose parts add up to the step.
+    """Draw the mean time of each phase of a step: a bar per configuration, with phases that add up to the step.
 
     The table has a row per configuration: `configuration` (its name), its parameters, `repeats`, and for each phase the
     mean time per step in seconds (`data_s`, `forward_s`, …), empty where it was not recorded.
     """
     columns = [f"{phase}_s" for phase in PHASE_FILLS]
-    # Only workloads that evaluate inside a pass have a column of that.
+    # Only workloads that evaluate inside a pass have the column of the phase `evaluation`.
     measures = results.frame()
     data = means(results, columns)
     data.insert(0, "configuration", configuration_names(measures, data))
@@ -96,15 +96,15 @@ def step_breakdown(results: Results) -> tuple[Figure, pd.DataFrame]:
     profiled=True,
 )
 def utilization(results: Results) -> tuple[Figure, pd.DataFrame]:
-    """Draw the parts of a step of each configuration (right), and where it is known the model FLOP utilization (left).
+    """Draw the parts of a step of each configuration and, if known, the model FLOP utilization in a panel on the left.
 
     The table has a row per configuration: `configuration` (its name), its parameters, `repeats`, `mfu` with the bounds
     of its interval (`mfu_low`, `mfu_high`), and a column for each part with its share of the step; all are ratios.
     """
     shares = [part.column for part in StepPart]
-    # Tables of earlier versions lack some.
+    # Tables that earlier versions wrote lack some of the columns.
     every = _with_columns(results.measures, shares)
-    # A part that a run with others does not have takes no time; of a run without any part nothing is known.
+    # If a run has values for some parts, the other parts took no time. If it has none, its parts are not known.
     has_parts = every[shares].notna().any(axis=1)
     results = results.with_columns(**every[shares].astype(float).fillna(0.0).where(has_parts, axis=0))
     measures = results.frame()
@@ -131,15 +131,15 @@ def utilization(results: Results) -> tuple[Figure, pd.DataFrame]:
 
 
 def _draw_mfu(axes: Axes, data: pd.DataFrame, runs: pd.DataFrame) -> None:
-    """Draw the model FLOP utilization in per cent, a bar per configuration; `runs` are the repeats."""
-    # All bars are one series without a name.
+    """Draw the model FLOP utilization in per cent, a bar per configuration. `runs`: the repeats, drawn as dots."""
+    # All bars are one series. Its name "_" makes no entry of the legend.
     bars = data.assign(series="_", outcome="completed")
     draw_grouped_bars(axes, bars, runs.assign(series="_"), "configuration", "mfu", 100.0)
     axes.set(title="Model FLOP utilization", xlabel="Of the peak (%)")
 
 
 def _with_columns(measures: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
-    """Return measures with these columns at their end, empty, unless it has them."""
+    """Return measures with an empty column added, at the end, for each of `columns` that is missing."""
     return measures.reindex(columns=list(dict.fromkeys((*measures, *columns))))
 
 
@@ -202,7 +202,7 @@ def step_times(results: Results) -> tuple[Figure, pd.DataFrame]:
     "line is the papers' target.",
 )
 def accuracy(results: Results) -> tuple[Figure, pd.DataFrame]:
-    """Draw the test accuracy over training time, a line per run; runs of a configuration share a colour and a name.
+    """Draw the test accuracy over training time, a line per run; runs of one configuration share a colour and a name.
 
     The table has a row per run and epoch: `series` (the configuration), `run`, `epoch`, `time_s` (seconds of training
     up to the end of the epoch, without evaluation), and `test_accuracy`, a ratio.
@@ -232,8 +232,9 @@ def accuracy(results: Results) -> tuple[Figure, pd.DataFrame]:
 def loss(results: Results) -> tuple[Figure, pd.DataFrame]:
     """Draw the training loss over optimizer steps, a line per run; see the caption for the panels of LLM runs.
 
-    The table has a row per run and step, or per run and neighbouring steps of a long run: `series` (the configuration),
-    `run`, `step` and `loss`, the mean over ranks; first of all `technique` or `dataset`, if these have a panel each.
+    The table has a row per run and step; in a long run a row is the mean of neighbouring steps. Its columns are
+    `series` (the configuration), `run`, `step` and `loss`, the mean over ranks. If each technique or each data set has
+    a panel, the first column is `technique` or `dataset`.
     """
     measures = results.frame()
     panel_parameter = _parameter_of_loss_panels(measures)
@@ -264,7 +265,10 @@ def loss(results: Results) -> tuple[Figure, pd.DataFrame]:
 
 
 def _parameter_of_loss_panels(measures: pd.DataFrame) -> str | None:
-    """Return the parameter of LLM runs whose values have a panel each, since their losses cannot be compared."""
+    """Return the parameter whose values have a panel each, because losses for different values cannot be compared.
+
+    It is "technique" or "dataset", the first that varies among LLM runs; None if none does, or for other workloads.
+    """
     if workload_of(measures).name != "llm":
         return None
     varying = varied(measures, besides=())
@@ -276,9 +280,9 @@ def _names_of_series(data: pd.DataFrame) -> list[str]:
 
 
 def _with_series(rows: pd.DataFrame, measures: pd.DataFrame, besides: tuple[str, ...] = ()) -> pd.DataFrame:
-    """Return the rows of completed runs, in the order of the runs, with their configuration as `series`.
+    """Return the rows of completed runs, in the order of the runs, with the name of the configuration as `series`.
 
-    `besides`: parameters that the names of configurations leave out.
+    `besides`: parameters that the names leave out.
     """
     completed = completed_of(measures)
     names = configuration_names(measures, completed, besides)
@@ -292,11 +296,11 @@ def _with_series(rows: pd.DataFrame, measures: pd.DataFrame, besides: tuple[str,
 def _draw_lines_of_runs(
     axes: Axes, data: pd.DataFrame, x: str, y: str, names: list[str], markers: bool = False
 ) -> None:
-    """Draw a line per run from the columns `x` and `y`; runs of a series share a colour and a style.
+    """Draw a line per run from the columns `x` and `y`; runs of one series share a colour and a style.
 
-    `names`: the series of all panels, so that each looks the same in all of them.
+    `names`: the series of all panels, so that a series looks the same in all panels.
     """
-    # Seaborn takes a second to import.
+    # Imported here because seaborn takes a second to import.
     import seaborn as sns
 
     sns.lineplot(

@@ -1,4 +1,4 @@
-"""The look that all figures share: sizes for print, colours that differ in grey, marks that differ without colour."""
+"""The style that all figures share: sizes for print, colours, hatches, notes and legends."""
 
 import math
 import textwrap
@@ -16,14 +16,15 @@ from matplotlib.font_manager import fontManager
 
 from multicard.core.text import for_figure
 
-# The width of the text of a journal's page.
+# Width of all figures in inches: that of the text on a journal's page.
 WIDTH_IN = 7.0
 
 # The first of these fonts that is installed is used.
 FONTS = ("Source Sans 3", "Source Sans Pro", "Inter", "Liberation Sans", "Arial", "Helvetica")
 
 Colour = str | tuple[float, float, float]
-# Safe for colour-blind readers: seaborn's palette "colorblind", which takes a second to import.
+# Colours that colour-blind readers can distinguish. They are seaborn's palette "colorblind", copied because importing
+# seaborn takes a second.
 COLOURS = ("#0173b2", "#de8f05", "#029e73", "#d55e00", "#cc78bc", "#ca9161", "#fbafe4", "#949494", "#ece133", "#56b4e9")
 HATCHES = ("", "///", "...", "\\\\\\", "xxx", "---")
 
@@ -35,7 +36,7 @@ class Fill(NamedTuple):
     hatch: str
 
 
-# Fill of each part of a bar, in the order in which the parts follow each other.
+# Fill of each part of a bar. The parts follow each other in the bar in this order.
 Fills = dict[str, Fill]
 
 PHASE_FILLS: Fills = {
@@ -51,16 +52,16 @@ PHASE_FILLS: Fills = {
 
 @contextmanager
 def styled() -> Iterator[None]:
-    """Draw in the style of all figures, as long as the context lasts."""
+    """Have Matplotlib draw in the style of all figures inside the `with` block."""
     with mpl.style.context(["seaborn-v0_8-whitegrid", "seaborn-v0_8-paper", _parameters()]):
         yield
 
 
 def _parameters() -> dict[str, Any]:
-    """Return Matplotlib's parameters that differ from those of the seaborn styles."""
+    """Return the parameters of Matplotlib that are set in addition to the seaborn styles."""
     installed = {font.name for font in fontManager.ttflist}
-    # Matplotlib looks for a font that is absent at every text, so only one that is there is named. Glyphs that it lacks
-    # come from the font that Matplotlib brings.
+    # Only one installed font is named, because Matplotlib would look for a missing font again for every text. Glyphs
+    # that the font lacks come from DejaVu Sans, which is part of Matplotlib.
     fonts = [*[name for name in FONTS if name in installed][:1], "DejaVu Sans"]
     return {
         "font.family": fonts,
@@ -81,8 +82,8 @@ def _parameters() -> dict[str, Any]:
         "figure.constrained_layout.use": True,
         "figure.constrained_layout.wspace": 0.06,
         "axes.titlelocation": "left",
-        # A title stands at the top of its axes, where no axis has ticks or a factor (1e6): finding at every drawing a
-        # height at which nothing is in its way takes a tenth of the time.
+        # A fixed height of titles. Otherwise Matplotlib looks, whenever it draws, for a height at which ticks or a
+        # factor (1e6) are not in the way, which takes a tenth of the time. No figure has these at the top of its axes.
         "axes.titley": 1.0,
         "axes.formatter.limits": (-9, 9),
         "axes.formatter.useoffset": False,
@@ -90,7 +91,7 @@ def _parameters() -> dict[str, Any]:
         "axes.axisbelow": True,
         "legend.frameon": False,
         "hatch.linewidth": 0.6,
-        # Equal data give equal files, and text in an SVG stays text.
+        # With a fixed salt equal data give equal SVG files. With `none` text in an SVG stays text.
         "svg.hashsalt": "multicard",
         "svg.fonttype": "none",
         "pdf.fonttype": 42,
@@ -98,11 +99,11 @@ def _parameters() -> dict[str, Any]:
 
 
 class NothingToShow(Exception):
-    """A figure has nothing to show; the message states the reason to its reader."""
+    """Raised if a figure has nothing to show; the message is the reason, which the figure then shows."""
 
 
 def colours(count: int) -> list[str]:
-    """Return colours for series without an order; after ten they repeat."""
+    """Return colours for series that have no order. There are ten; then they repeat."""
     return [COLOURS[n % len(COLOURS)] for n in range(count)]
 
 
@@ -122,7 +123,7 @@ def filled(text: str, width: int) -> str:
 
 
 def note_inside(axes: Axes, reason: str) -> None:
-    """Write into an empty panel the reason why it is empty, and remove its ticks."""
+    """Write into an empty panel why it is empty, and remove its ticks."""
     axes.text(
         0.5,
         0.5,
@@ -138,7 +139,7 @@ def note_inside(axes: Axes, reason: str) -> None:
 
 
 def note_above(figure: Figure, notes: Iterable[str]) -> None:
-    """Put notes above a figure, each on a line or more; its panels keep their height."""
+    """Put notes above a figure, each on one or more lines. The figure grows, so that its panels keep their height."""
     characters, line_height_in = 125, 0.14
     lines = [line for note in notes for line in textwrap.wrap(for_figure(note, len(note)), characters)]
     if lines:
@@ -149,7 +150,7 @@ def note_above(figure: Figure, notes: Iterable[str]) -> None:
 def legend_below(figure: Figure, *panels: Axes) -> None:
     """Put one legend of all panels below the figure, where it covers no data.
 
-    Entries with the same label are shown once. Series come before single lines.
+    Entries with the same label are shown once. Series (bars, lines with whiskers) come before other entries.
     """
     handles = _legend_handles(panels)
     if not handles:
@@ -160,7 +161,8 @@ def legend_below(figure: Figure, *panels: Axes) -> None:
     column_width_in = size * (0.65 + 0.07 * longest_label)
     most_columns = max(1, min(6, int(WIDTH_IN / column_width_in)))
     row_count = math.ceil(len(handles) / most_columns)
-    # Figures have space for two rows; further rows make the figure higher, so that panels keep their height.
+    # Figures have space for a legend of two rows. Further rows make the figure higher, so that panels keep their
+    # height.
     figure.set_figheight(figure.get_figheight() + size * 0.17 * max(0, row_count - 2))
     figure.legend(
         list(handles.values()),
@@ -173,14 +175,14 @@ def legend_below(figure: Figure, *panels: Axes) -> None:
 
 
 def remove_legend(axes: Axes) -> None:
-    """Remove the legend that seaborn put into a panel: figures have one below all panels."""
+    """Remove the legend that seaborn put into a panel, because figures have one legend below all panels."""
     legend = axes.get_legend()
     if legend is not None:
         legend.remove()
 
 
 def _legend_handles(panels: Iterable[Axes]) -> dict[str, Artist]:
-    """Return the first handle of each label in the panels: of series (bars, lines with whiskers), then of others."""
+    """Return the first handle of each label in the panels; series (bars, lines with whiskers) come before others."""
     entries = [entry for axes in panels for entry in zip(*axes.get_legend_handles_labels(), strict=True)]
     series_first = sorted(entries, key=lambda entry: not isinstance(entry[0], Container))
     handles: dict[str, Artist] = {}

@@ -1,4 +1,4 @@
-"""Where the time of each device goes, by its timeline: over the capture or all steps, and step by step."""
+"""Draw where the time of each device goes: over the capture or all steps, and step by step."""
 
 import math
 from pathlib import Path
@@ -19,11 +19,11 @@ from multicard.figures.style import WIDTH_IN, Fill, Fills, legend_below, styled
 
 TimelineRows = list[dict[str, Any]]
 
-MOST_DEVICES = 8
-# Steps that are drawn side by side; neighbours among more steps are averaged.
+MOST_DEVICES = 8  # number of devices that are drawn; further ones are left out
+# Number of bars in a panel of steps. If there are more steps, each bar is the mean of neighbouring steps.
 MOST_BARS = 60
 
-# Fills of the parts of a GPU's time, which are those of `device_time`.
+# Fills of the parts of a GPU's time, which `device_time` computes.
 GPU_FILLS: Fills = {
     "compute": Fill("#0072B2", ""),
     "compute and communication": Fill("#56B4E9", "///"),
@@ -43,7 +43,7 @@ GPU_FILLS: Fills = {
 
 
 def draw_timeline(rows: TimelineRows, path: Path) -> None:
-    """Draw the rows of a timeline table with `timeline`, and write the figure to a PNG file."""
+    """Draw rows of the table `timeline` with the function `timeline`, and write the figure to a PNG file."""
     with styled():
         figure = timeline(rows)
         with atomic_write(path) as temporary:
@@ -52,7 +52,7 @@ def draw_timeline(rows: TimelineRows, path: Path) -> None:
 
 
 def timeline(rows: TimelineRows) -> Figure:
-    """Draw a bar per device for the capture or all steps, and below it a panel with the steps of each device, if any.
+    """Draw a bar per device for the capture or all steps, and below a panel for each device that has steps.
 
     `rows`: rows of the activity table `timeline` of one run or trace, with times in seconds. At most `MOST_DEVICES`
     devices are shown.
@@ -72,14 +72,14 @@ def timeline(rows: TimelineRows) -> Figure:
     longest_s = max((device_steps["span_s"].max() for _, device_steps in steps), default=0.0)
     for axes, (name, device_steps) in zip(panels_of_steps, steps, strict=True):
         _draw_steps(axes, device_steps, name)
-        # The panels have one range, so that steps of different devices compare.
+        # The panels have the same range, so that steps of different devices can be compared.
         axes.set_ylim(0, 1.05e3 * longest_s)
     legend_below(figure, overview)
     return figure
 
 
 def _steps_by_name(steps: pd.DataFrame, devices: pd.DataFrame, names: list[str]) -> list[tuple[str, pd.DataFrame]]:
-    """Return the steps of each device that has some, with the name of the device."""
+    """Return the name and the steps of each device that has steps. `names`: names of `devices`, in the same order."""
     key = ["report", "process", "device"]
     steps_of_devices = dict(list(steps.groupby(key, sort=False)))
     keys = devices[key].itertuples(index=False, name=None)
@@ -127,7 +127,7 @@ def _draw_steps(axes: Axes, steps: pd.DataFrame, name: str) -> None:
 
 
 def _device_names(devices: pd.DataFrame, with_report: bool) -> list[str]:
-    """Return a name for each device, such as "rank 0, device 0"; the process stands for a rank that is not known."""
+    """Return a name for each device, such as "rank 0, device 0"; if the rank is not known, with the process instead."""
     names = []
     columns = ["report", "process", "rank", "device"]
     for report, process, rank, device in devices[columns].itertuples(index=False):

@@ -1,4 +1,4 @@
-"""What the traces show: shares of summed time, CUDA calls, kernels, transfers and collectives."""
+"""Figures of traces: shares of summed time, CUDA calls, kernels, transfers, time of GPUs and collectives."""
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -19,9 +19,9 @@ from multicard.figures.style import HATCHES, WIDTH_IN, Fill, Fills, NothingToSho
 from multicard.figures.timeline import GPU_FILLS
 from multicard.results.results import Results
 
-# Fill of the sum of all parts that have none of their own.
+# Fill of the part `per_run.REST`, the sum of all parts that are not shown alone.
 REST_FILL = Fill("#D9D9D9", "")
-# The share of each panel, in per cent of what its axis names.
+# The share that each panel shows. Its axis names the whole that the share is a part of.
 SHARES = (
     Quantity("host_to_device_copies", "Host-to-device copies", "Share of the time of\nmemory operations (%)", 100.0),
     Quantity("kernel_launches", "Kernel launches", "Share of the time of\nCUDA API calls (%)", 100.0),
@@ -66,7 +66,7 @@ def cuda_api(results: Results) -> tuple[Figure, pd.DataFrame]:
     """Draw the time that a process spends per step in each function of the CUDA API, a bar per configuration.
 
     The table has a row per configuration: `configuration` (its name), its parameters, `repeats`, and a column for each
-    function with its seconds per step and process.
+    function, nine at most, with its seconds per step and process. Further functions are summed in the column `other`.
     """
     times_s = _recorded(results, per_run.cuda_api(results), "CUDA calls", "cuda_api")
     return _one_panel(results, times_s, "CUDA API time", "Summed time of calls per step and process")
@@ -82,7 +82,7 @@ def kernel_classes(results: Results) -> tuple[Figure, pd.DataFrame]:
     """Draw the time that a GPU spends per step in each class of kernels, a bar per configuration.
 
     The table has a row per configuration: `configuration` (its name), its parameters, `repeats`, and a column for each
-    class with its seconds per step and GPU.
+    class, eight at most, with its seconds per step and GPU. Further classes are summed in the column `other`.
     """
     times_s = _recorded(results, per_run.kernel_classes(results), "kernels", "kernel_classes")
     times_s.columns = [name.replace("_", " ") for name in times_s]
@@ -170,8 +170,9 @@ def collectives(results: Results) -> tuple[Figure, pd.DataFrame]:
     """Draw the time of each collective per step and GPU (left), and bus bandwidth over the size of messages (right).
 
     The table has a row per configuration: `configuration` (its name), its parameters, `repeats`, and a column for each
-    collective, such as `all-reduce (s)`, in seconds per step and GPU. Below it, if sizes were recorded, is a row per
-    configuration, `collective` and `size_bytes` with the `bus_bandwidth_bytes_per_s`.
+    collective, eight at most, such as `all-reduce (s)`, in seconds per step and GPU; further ones are summed in the
+    column `other (s)`. If sizes of messages were recorded, rows follow for each configuration, `collective` and
+    `size_bytes` with the `bus_bandwidth_bytes_per_s`.
     """
     times_of_runs = _recorded(results, per_run.collectives(results), "collectives", "collectives")
     names = list(times_of_runs)
@@ -191,7 +192,7 @@ def collectives(results: Results) -> tuple[Figure, pd.DataFrame]:
 
 
 def _bus_bandwidths(results: Results) -> pd.DataFrame:
-    """Return the median over repeats of the bus bandwidth, a row per configuration, collective and message size.
+    """Return the bus bandwidth, median over repeats: a row per configuration, collective and message size.
 
     Columns: `configuration`, `device`, `devices`, `collective`, `size_bytes`, `bus_bandwidth_bytes_per_s`.
     """
@@ -204,9 +205,9 @@ def _bus_bandwidths(results: Results) -> pd.DataFrame:
 def _draw_bandwidths(axes: Axes, bandwidths: pd.DataFrame, fills: Fills) -> None:
     """Draw the bus bandwidth over the size of messages: a colour per collective, a marker per number of devices.
 
-    `fills`: the look of the collectives in the left panel, whose legend explains the colours.
+    `fills`: fill of each collective in the left panel; its legend explains the colours.
     """
-    # Seaborn takes a second to import.
+    # Imported here because seaborn takes a second to import.
     import seaborn as sns
 
     sns.scatterplot(
@@ -230,19 +231,22 @@ def _draw_bandwidths(axes: Axes, bandwidths: pd.DataFrame, fills: Fills) -> None
     for axis, unit in ((axes.xaxis, "B"), (axes.yaxis, "B/s")):
         axis.set_major_formatter(EngFormatter(unit))
         axis.set_minor_formatter(NullFormatter())
-    # The numbers of devices are the last entries of seaborn's legend.
+    # Of seaborn's legend only its last entries, the numbers of devices, are kept.
     count = bandwidths["devices"].nunique()
     handles, words = axes.get_legend_handles_labels()
     axes.legend(handles[-count:], words[-count:], title=device_axis(bandwidths))
 
 
 def _decades(values: pd.Series) -> tuple[float, float]:
-    """Return the powers of ten around values, with some space: an axis between them has two ticks at least."""
+    """Return powers of ten below and above all values, with some space, so that an axis between them has two ticks."""
     return 10 ** np.floor(np.log10(0.8 * values.min())), 10 ** np.ceil(np.log10(1.25 * values.max()))
 
 
 def _one_panel(results: Results, times_of_runs: pd.DataFrame, title: str, label: str) -> tuple[Figure, pd.DataFrame]:
-    """Return a figure of one panel with the seconds of each column stacked, a bar per configuration, and its table."""
+    """Return a figure with one panel, in which the columns are stacked to a bar per configuration, and its table.
+
+    `times_of_runs`: seconds, a row per run.
+    """
     data = _means(results, times_of_runs)
     figure, axes = plt.subplots(figsize=(WIDTH_IN, 1.3 + height_of(len(data))))
     _draw_parts(axes, data, _fills_of(list(times_of_runs)), title, label, SECONDS)
@@ -251,7 +255,7 @@ def _one_panel(results: Results, times_of_runs: pd.DataFrame, title: str, label:
 
 
 def _fills_of(parts: list[str]) -> Fills:
-    """Return a fill for each part; neighbours differ in grey, too."""
+    """Return a fill for each part. Neighbours have different hatches, so that they differ without colour, too."""
     coloured = [part for part in parts if part != per_run.REST]
     fills = {
         part: Fill(colour, HATCHES[index % len(HATCHES)])
@@ -261,7 +265,7 @@ def _fills_of(parts: list[str]) -> Fills:
 
 
 def _draw_parts(axes: Axes, data: pd.DataFrame, fills: Fills, title: str, label: str, units: Units) -> None:
-    """Stack the columns that `fills` names, a bar per configuration, in the unit that suits the longest bar."""
+    """Draw a bar per configuration, stacked from the columns that `fills` names; the longest bar decides the unit."""
     parts = list(fills)
     scale, unit = unit_for(data[parts].sum(axis=1), units)
     shown = {for_figure(part, 40): data[part] * scale for part in parts}
@@ -271,25 +275,23 @@ def _draw_parts(axes: Axes, data: pd.DataFrame, fills: Fills, title: str, label:
 
 
 def _with_seconds(data: pd.DataFrame, parts: list[str]) -> pd.DataFrame:
-    """Return a table with the unit in the names of the columns `parts`."""
+    """Return a table in which the names of the columns `parts` state their unit, seconds."""
     return data.rename(columns={part: f"{part} (s)" for part in parts})
 
 
 def _recorded(results: Results, values: pd.DataFrame, what: str, per_step_of: str | None = None) -> pd.DataFrame:
-    """Return the values of runs, if there are any.
+    """Return `values` if any run has one; else raise `NothingToShow` with the reason, if that is known.
 
     Parameters
     ----------
-    tables
-        The scenario, which shows why there are none.
+    results
+        The results of the scenario, which show why there are no values.
     values
         A row per run.
     what
         What the values are about, in words.
     per_step_of
-        The activity table that values per step are made of; None for values that are not per step.
-
-    Raises `NothingToShow` with the reason, as far as it is known, if there are none.
+        The activity table that the values are computed from, if they are per step; else None.
     """
     if not (values.empty or values.isna().all(axis=None)):
         return values
@@ -307,11 +309,12 @@ def _recorded(results: Results, values: pd.DataFrame, what: str, per_step_of: st
 
 
 def _means(results: Results, values: pd.DataFrame) -> pd.DataFrame:
-    """Return the mean over repeats of each column, a row per configuration of which some values are known.
+    """Return the mean over repeats of each column of `values`, which has a row per run.
 
-    Columns: `configuration` (its name), its parameters, `repeats`, and those of `values`, which has a row per run.
+    The result has a row per configuration that has some values, with the columns `configuration` (its name), its
+    parameters, `repeats`, and those of `values`.
     """
-    # A run that recorded some parts spent no time in the others.
+    # If a run recorded some parts, it spent no time in the others.
     is_recorded = values.notna().any(axis=1)
     with_zeros = results.with_values(values.fillna(0.0).where(is_recorded, axis=0))
     data = means(with_zeros, list(values))
