@@ -1,4 +1,4 @@
-"""From run directories to a results folder: scenario tables, figures, conclusions and the report, without running."""
+"""Make a results folder from run directories: scenario tables, figures, conclusions and the report. Nothing is run."""
 
 import shutil
 import tempfile
@@ -23,19 +23,23 @@ from multicard.report.results import REPORT, Plan
 
 @dataclass(frozen=True)
 class Drawn:
-    """What was made of recorded runs. Made by `draw`."""
+    """What `draw` has written."""
 
-    runs: int
-    figures: int
+    runs: int  # number of runs
+    figures: int  # number of figures
     report: Path
 
 
 def measure(experiment: Experiment, runs: Path, source: Path, folder: Path) -> dict[str, Plan]:
     """Write the tables of all scenarios and the records of their runs into `folder`, as the workflow lays them out.
 
-    `runs` holds the run directories, beside the limits of machines; messages name `source`, where these are from.
-    Return question and figures by scenario. No data, models or devices are looked for.
-    Raises `UserError` if none of the runs is the experiment's and complete, or a file of a run is damaged.
+    Return the question and the figures of each scenario, by name. A scenario without complete runs has no figures.
+
+    `runs`: folder of the run directories; records of machines' limits are read from the folder `machine` next to it.
+    `source`: archive or folder that the runs come from, for messages. Data sets, models and devices of the experiment
+    need not be there.
+
+    Raises `UserError` if no run of the experiment is complete, or a file of a run is damaged.
     """
     plans: dict[str, Plan] = {}
     machines = machine_records(runs.parent)
@@ -63,7 +67,11 @@ def measure(experiment: Experiment, runs: Path, source: Path, folder: Path) -> d
 
 
 def draw(measured: Path, plans: Mapping[str, Plan], out: Path) -> Drawn:
-    """Write figures, conclusions and the report, with all that `measure` wrote, into a free folder: all or nothing."""
+    """Write a results folder `out`: a copy of `measured`, figures, conclusions and the report.
+
+    `measured`, `plans`: the folder that `measure` filled, and what it returned. `out` must be empty or missing; if an
+    error is raised while the files are made, nothing is written to it.
+    """
     with _filled_at_end(out) as folder:
         shutil.copytree(measured, folder, dirs_exist_ok=True)
         for name, plan in plans.items():
@@ -77,7 +85,7 @@ def draw(measured: Path, plans: Mapping[str, Plan], out: Path) -> Drawn:
 
 
 def check_free(out: Path) -> None:
-    """Refuse a folder for results that is not empty, or cannot be made."""
+    """Raise `UserError` if the folder `out` is not empty, is a file, or cannot be made."""
     if out.is_dir() and any(out.iterdir()):
         raise UserError(f"{out}: not empty, expected an empty folder or one that does not exist")
     if out.exists() and not out.is_dir():
@@ -89,14 +97,14 @@ def check_free(out: Path) -> None:
 
 @contextmanager
 def _filled_at_end(out: Path) -> Iterator[Path]:
-    """Yield a scratch folder beside `out`, whose content moves into `out` when the block succeeds."""
+    """Yield a scratch folder next to `out`. If the block raises no error, the content then moves into `out`."""
     out = out.absolute()
     out.parent.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}-"))
     try:
         yield scratch
         out.mkdir(exist_ok=True)
-        # The report moves last, so that where it is, all that it shows is there, too.
+        # The report moves last: where there is a report, all files that it shows are there, too.
         for part in sorted(scratch.iterdir(), key=lambda part: part.name == REPORT):
             shutil.move(part, out / part.name)
     finally:
@@ -104,7 +112,7 @@ def _filled_at_end(out: Path) -> Iterator[Path]:
 
 
 def _reason_not_shown(run: Path, source: Path) -> str | None:
-    """Return why a run cannot be shown; None if all its files are there."""
+    """Return why a run cannot be shown: it lacks its record, or another file that the tables need; None if it can."""
     if not (run / RUN).is_file():
         return f"not recorded in {source.name}"
     missing_file = first_missing(run)

@@ -1,4 +1,4 @@
-"""Machines, versions, variables and profilers of the runs, each combination once; and the limits of machines."""
+"""Machines, versions, variables and profilers of runs, counted; and the measured limits of machines."""
 
 import json
 from collections import Counter
@@ -18,7 +18,7 @@ Facts = Mapping[str, str]
 
 
 class SharedFacts(NamedTuple):
-    """Facts that are the same for some runs, and the number of these runs."""
+    """Facts that several runs have in common, and the number of these runs."""
 
     facts: Facts
     runs: int
@@ -26,7 +26,7 @@ class SharedFacts(NamedTuple):
 
 @dataclass(frozen=True)
 class Environment:
-    """Facts about the runs, each with its number of runs, the most frequent first."""
+    """Facts about runs, each with the number of runs that it applies to, the most frequent first."""
 
     machines: list[SharedFacts]
     versions: list[SharedFacts]
@@ -36,7 +36,7 @@ class Environment:
 
     @property
     def mixed(self) -> str | None:
-        """The differences between the runs, such as "2 machines and 3 sets of versions"; None if nothing does."""
+        """What differs between the runs, such as "2 machines and 3 sets of versions"; None if nothing does."""
         counts = {
             "machines": len(self.machines),
             "sets of versions": len(self.versions),
@@ -47,7 +47,7 @@ class Environment:
 
 @dataclass(frozen=True)
 class MachineLimits:
-    """The limits of a machine as the page shows them. Made by `machine_limits`."""
+    """The measured limits of a machine as the page shows them. Made by `machine_limits`."""
 
     name: str
     facts: Facts
@@ -56,7 +56,7 @@ class MachineLimits:
 
 
 def environment(records: Sequence[RunRecord]) -> Environment:
-    """Gather what the records of runs say about machines, versions, variables and profilers."""
+    """Count the machines, versions, variables and profilers that records of runs state."""
     return Environment(
         machines=_shared(_machine_of_each(records)),
         versions=_shared(record.versions for record in records),
@@ -67,9 +67,10 @@ def environment(records: Sequence[RunRecord]) -> Environment:
 
 
 def _machine_of_each(records: Sequence[RunRecord]) -> list[Facts]:
-    """Return the facts of the machine of each record.
+    """Return the facts of a machine for each record, so that they can be counted; not in the order of the records.
 
-    A job is given a part of the GPUs and CPUs of its machine: the largest part that a job was given is shown.
+    A job may be given only some GPUs and CPUs of its machine. All records of one machine get the facts of the job that
+    was given most.
     """
     facts: list[Facts] = []
     for records_on_machine in grouped(records, _machine_key).values():
@@ -79,7 +80,7 @@ def _machine_of_each(records: Sequence[RunRecord]) -> list[Facts]:
 
 
 def _machine_key(record: RunRecord) -> str:
-    """Return a key that is equal for jobs on one machine, whatever part of it they were given."""
+    """Return a key that is equal for all jobs on one machine, however many GPUs and CPUs each was given."""
     hardware = record.hardware or Hardware()
     gpu_names = sorted({str(gpu.name) for gpu in hardware.gpus})
     host = record.host.model_dump() if record.host else None
@@ -87,19 +88,22 @@ def _machine_key(record: RunRecord) -> str:
 
 
 def _part_of_machine(record: RunRecord) -> tuple[int, int]:
-    """Return how many GPUs and CPUs a job was given."""
+    """Return how many GPUs and how many CPUs a job was given, each 0 if that was not recorded."""
     hardware = record.hardware or Hardware()
     return len(hardware.gpus), hardware.usable_cpus or 0
 
 
 def _variables(record: RunRecord) -> Facts | None:
     """Return the variables that may change results; None if they were not recorded."""
-    # Having had none of them is a fact, too.
+    # A run that had none of these variables counts, too, as a fact of its own.
     return {"Set": "none"} if record.variables == {} else record.variables
 
 
 def _shared(facts_of_runs: Iterable[Mapping[str, str | None] | None]) -> list[SharedFacts]:
-    """Return each combination of facts once, the most frequent first; runs without facts do not count."""
+    """Return each combination of facts once, with its number of runs, the most frequent first.
+
+    Runs without facts, None or empty, do not count.
+    """
     texts: Counter[str] = Counter()
     for facts in facts_of_runs:
         if facts:
@@ -108,7 +112,7 @@ def _shared(facts_of_runs: Iterable[Mapping[str, str | None] | None]) -> list[Sh
 
 
 def machine_limits(path: Path) -> MachineLimits:
-    """Return what the page shows of a record of limits; raise `UserError` if the file is damaged."""
+    """Return what the page shows of a record of a machine's limits; raise `UserError` if the file is damaged."""
     limits = read_machine(path)
     host = (limits.host.name if limits.host else None) or "unknown host"
     devices = "GPUs" if limits.device == "cuda" else "CPUs"

@@ -23,16 +23,17 @@ from multicard.report.results import FigureFiles, Plan, ReportContents, Scenario
 from multicard.report.tables import in_words, nothing_to_show, numbers_table, run_table
 from multicard.runs.record import RunRecord
 
-# A larger SVG has so many points that the PNG is the better picture.
+# An SVG of more bytes has very many points; the page then shows the PNG, if there is one.
 LARGEST_SVG_BYTES = 1_000_000
-MOST_ANSWERS = 3  # under a question
-# Red, green and blue of text and page in the dark, as in page.css.
+MOST_ANSWERS = 3  # number of jobs whose answers are shown under the question of a scenario
+# Colours of text and background in dark mode (red, green, blue), the same as in page.css.
 DARK_TEXT, DARK_PAGE = (0xE6, 0xE9, 0xEE), (0x1A, 0x1F, 0x25)
-# Verdicts that say nothing about a claim, which is then shown after the others.
+# Verdicts that do not judge a claim. Claims with these verdicts are shown after the others, in this order.
 NO_VERDICTS = ("not judged", NOT_MEASURED)
-# Columns of claims.csv that a reader may open, in this order.
+# Columns of claims.csv that are shown when a reader opens a claim, in this order.
 CLAIM_FACTS = ("refuted_if", "paper", "source", "hardware", "conditions", "our_choice")
-# Figures of the measured window whose finding is the breakdown of the step. Those of the profiled window have it, too.
+# Figures of the measured window whose alternative text states where the time of a step goes. All figures of the
+# profiled window have that text, too.
 STEP_FIGURES = ("step_breakdown", "step_times")
 
 
@@ -43,8 +44,8 @@ class FigureSection:
     number: int
     drawing: Drawing
     files: FigureFiles
-    finding: str  # what it shows, for who cannot see it
-    paper_figure: str | None  # figure of paper A to compare it with, such as "figure 2"
+    finding: str  # what it shows, for the picture's alternative text
+    paper_figure: str | None  # figure of paper A to compare it with, such as "figure 2"; None if there is none
     nothing: str | None  # why it is empty; None if it is not
 
 
@@ -57,8 +58,8 @@ class ScenarioSection:
     answers: list[str]
     jobs: list[JobAdvice]
     run_count: int
-    outcomes: dict[str, int]  # runs by outcome, of those that did not complete
-    mixed: str | None  # what differs between machines and versions of the runs
+    outcomes: dict[str, int]  # number of runs that did not complete or were not run, by outcome
+    mixed: str | None  # what differs between the runs, see `Environment.mixed`
     figures: list[FigureSection]
     notes: list[str]
 
@@ -81,9 +82,9 @@ class IncompleteRuns(NamedTuple):
 
 
 def write_report(folder: Path, out: Path, plans: Mapping[str, Plan]) -> None:
-    """Write the report of a results folder to `out`; `plans` and errors as of `read_contents`.
+    """Write the report of a results folder to `out`. Arguments and errors are those of `read_contents`.
 
-    All text of the results is escaped, and no script can run.
+    All text of the results is escaped, so that none of it runs as a script.
     """
     contents = read_contents(folder, plans)
     template = html_template(
@@ -145,7 +146,7 @@ def _scenario_section(
 
 
 def _answers(jobs: Sequence[JobAdvice]) -> list[str]:
-    """Return the answers of the first jobs, each with the name of its job where there are several."""
+    """Return the answers of the first `MOST_ANSWERS` jobs, each with the name of its job if there are several."""
     answers = []
     for job in jobs[:MOST_ANSWERS]:
         if job.sentences:
@@ -155,14 +156,14 @@ def _answers(jobs: Sequence[JobAdvice]) -> list[str]:
 
 
 def _lost_by_outcome(runs: pd.DataFrame) -> dict[str, int]:
-    """Return how many runs did not complete, by outcome: the known outcomes first, in their order."""
+    """Return how many runs did not complete or were not run, by outcome: known outcomes first, in their fixed order."""
     counts = runs["outcome"].astype(str).value_counts().drop("completed", errors="ignore")
     outcomes = dict.fromkeys([*OUTCOMES, NOT_RUN, *sorted(counts.index)])
     return {outcome: counts[outcome] for outcome in outcomes if outcome in counts}
 
 
 def _paper_figure(drawing: Drawing, scenario: ScenarioContents) -> str | None:
-    """Return the figure of paper A that shows the same; None where there is none, or the papers ran no such job."""
+    """Return the figure of paper A to compare with; None if there is none, or the scenario runs the user's program."""
     if not drawing.paper_figure or not drawing.paper_figure.startswith("A, "):
         return None
     if not scenario.has_workloads or workload_of(scenario.measures).is_user_program:
@@ -171,9 +172,9 @@ def _paper_figure(drawing: Drawing, scenario: ScenarioContents) -> str | None:
 
 
 def _picture(figure: FigureFiles) -> str | None:
-    """Return a figure's picture as a data: URI; None without one.
+    """Return a figure's picture as a data: URI; None if it has no picture.
 
-    As the source of an image, an SVG runs no script and loads nothing.
+    The page uses the URI as the source of an image: there, an SVG can run no script and load nothing.
     """
     svg_is_too_large = figure.svg is not None and figure.svg.stat().st_size > LARGEST_SVG_BYTES
     if figure.svg and not (figure.png and svg_is_too_large):
@@ -189,9 +190,12 @@ def _data_uri(image_type: str, content: bytes) -> str:
 
 
 def for_the_dark(svg: str) -> str:
-    """Add to a picture how its greys look on a dark page: white as the page, black as its text; hues stay."""
+    """Return an SVG with rules for dark mode added. There its greys are replaced; other colours stay.
+
+    White becomes the colour of the dark page, black that of its text, and the greys between are interpolated.
+    """
     rules = ["text{fill:#e6e9ee}"]
-    # A grey has three equal pairs of hexadecimal digits.
+    # A grey is # and three equal pairs of hexadecimal digits.
     greys = re.findall(r"(fill|stroke): (#([0-9a-f]{2})\3\3)\b", svg)
     for name, grey, level in sorted(set(greys)):
         dark = _dark(int(level, 16) / 255)
@@ -201,7 +205,7 @@ def for_the_dark(svg: str) -> str:
 
 
 def _dark(lightness: float) -> str:
-    """Return the colour on a dark page of a grey, from black (0) to white (1).
+    """Return the colour that replaces a grey on a dark page. `lightness`: from 0 (black) to 1 (white).
 
     >>> _dark(0), _dark(1)
     ('#e6e9ee', '#1a1f25')
@@ -211,7 +215,7 @@ def _dark(lightness: float) -> str:
 
 
 def _claims(contents: ReportContents) -> list[Claim]:
-    """Return the claims with their tests, those that were judged first; empty where none was."""
+    """Return the claims with their tests, judged claims first; empty if no claim was judged."""
     table, tests = contents.claims, contents.claim_tests
     if table is None or tests is None or table["verdict"].isin(NO_VERDICTS).all():
         return []
@@ -228,7 +232,7 @@ def _verdict_order(claim: Claim) -> int:
 
 
 def _incomplete_runs(runs: pd.DataFrame) -> dict[str, list[IncompleteRuns]]:
-    """Return the runs that were not run or did not complete, by title of their list."""
+    """Return the runs that were not run, and those that did not complete, each under the title of their list."""
     incomplete = runs[runs["outcome"] != "completed"]
     groups = [
         IncompleteRuns(str(outcome), str(reason), list(rows["run"]))

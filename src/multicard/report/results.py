@@ -23,7 +23,7 @@ REPORT = "report.html"
 
 @dataclass(frozen=True)
 class Plan:
-    """Question and figures of a scenario, by the configuration."""
+    """Question and figures of a scenario, as the configuration states them."""
 
     question: str = ""
     figures: tuple[str, ...] = ()
@@ -31,7 +31,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class FigureFiles:
-    """A figure that was drawn: its pictures, those that exist, and the numbers that it shows."""
+    """A figure that was drawn: its picture files, None for one that does not exist, and the numbers that it shows."""
 
     name: str
     path_in_results: str  # without a suffix
@@ -49,12 +49,12 @@ class ScenarioContents:
     runs: pd.DataFrame  # runs.csv, as text
     measures: pd.DataFrame
     figures: list[FigureFiles]
-    notes: list[str]  # lines about runs without numbers or with doubtful ones, as above the printed figures
+    notes: list[str]  # lines about runs whose numbers are missing or doubtful, see `analysis.notes`
     advice: Recommendations | None = None  # None without runs
 
     @property
     def has_workloads(self) -> bool:
-        """True if it has runs with a record, whose workload is then known."""
+        """True if it has runs with a record. Without any, the workload of the scenario is not known."""
         return len(self.measures) > 0
 
 
@@ -63,14 +63,14 @@ class ReportContents:
     """All that the report shows of an experiment. Made by `read_contents`."""
 
     scenarios: list[ScenarioContents]
-    records: dict[str, RunRecord]  # keys are runs; one that was not run has no record
+    records: dict[str, RunRecord]  # by run id; a run that was not run has no record
     claims: pd.DataFrame | None  # None where the papers' claims were not judged
     claim_tests: pd.DataFrame | None
     advice: Recommendations | None  # on the runs of all scenarios; None without runs
 
     @cached_property
     def runs(self) -> pd.DataFrame:
-        """Rows of runs.csv, each run once, with the names of its `scenarios` as a list: scenarios share runs."""
+        """Rows of runs.csv, each run once, with the list of all `scenarios` that have it: scenarios may share runs."""
         rows = [scenario.runs.assign(scenarios=scenario.name) for scenario in self.scenarios]
         table = pd.concat(rows, ignore_index=True)
         scenario_names = table.groupby("run", sort=False)["scenarios"].agg(list)
@@ -79,9 +79,10 @@ class ReportContents:
 
 
 def read_contents(folder: Path, plans: Mapping[str, Plan]) -> ReportContents:
-    """Read what the report shows of a results folder; `plans` has the scenarios, in order.
+    """Read what the report shows of a results folder.
 
-    Raises `UserError` where a table is missing or does not parse.
+    `plans`: question and figures of each scenario by its name, in the order of the report. Raises `UserError` if a
+    table is missing or does not parse, or a record is damaged.
     """
     scenarios: list[ScenarioContents] = []
     results_of_scenarios: list[Results] = []
@@ -118,7 +119,7 @@ def read_contents(folder: Path, plans: Mapping[str, Plan]) -> ReportContents:
 
 
 def figure_files(results: Path, path_in_results: str) -> FigureFiles | None:
-    """Return the files of a figure; None if it was not drawn, as of a scenario that cannot run here."""
+    """Return the files of a figure; None if it was not drawn, as for a scenario that cannot run here."""
     numbers = results / f"{path_in_results}.csv"
     if not numbers.exists():
         return None
@@ -133,21 +134,21 @@ def figure_files(results: Path, path_in_results: str) -> FigureFiles | None:
 
 
 def read_records(results: Path, runs: Iterable[str]) -> dict[str, RunRecord]:
-    """Return the records of those runs of a results folder that have one.
+    """Return the records in a results folder by run id, for those of `runs` that have a record.
 
-    Raises `UserError` at the first that is damaged.
+    Raises `UserError` at the first record that is damaged.
     """
     folders = {name: results / "runs" / name for name in runs if RUN_NAME.fullmatch(str(name))}
     return {name: read_run(folder) for name, folder in folders.items() if (folder / RUN).exists()}
 
 
 def _table(path: Path) -> pd.DataFrame:
-    # Read in parts, as by default, a long column can get values of several types.
+    # By default pandas reads a long file in parts, and the cells of one column may get different types.
     return read_checked(path, low_memory=False)
 
 
 def _text_table(path: Path, *columns: str) -> pd.DataFrame:
-    """Read a CSV file whose cells stay the text that they are; raise `UserError` unless it has these columns."""
+    """Read a CSV file without converting its cells from text; raise `UserError` unless it has these columns."""
     table = read_checked(path, dtype=str, keep_default_na=False)
     for column in columns:
         if column not in table:

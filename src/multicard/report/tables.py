@@ -1,4 +1,4 @@
-"""Tables for readers: of the numbers of a figure, and of all runs; with names in words, suitable units, four digits."""
+"""Make the tables of the page, with names in words and suitable units: the numbers of a figure, and all runs."""
 
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -12,12 +12,12 @@ from multicard.experiment.config import is_parameter
 from multicard.experiment.wording import value_words
 from multicard.report.results import ReportContents
 
-DIGITS = 4
-MOST_ROWS = 60  # shown below a figure
-# Columns that name a row: a number there is a name, in no unit.
+DIGITS = 4  # significant digits of numbers
+MOST_ROWS = 60  # number of rows that are shown below a figure; further rows are left out
+# Columns that name a row. A number there is a name and has no unit.
 LABELS = ("series", "configuration")
-BOUNDS = ("_low", "_high")  # how the columns with the bounds of a measure end
-# Measures in the table of runs, as far as the runs have them.
+BOUNDS = ("_low", "_high")  # endings of the columns with the bounds of a measure's interval
+# Columns of measures in the table of runs, those that the results have.
 MEASURES = (
     "devices", "iteration_time_s", "throughput_samples_per_s", "tokens_per_s", "peak_memory_bytes", "mfu", "bound",
 )  # fmt: skip
@@ -30,10 +30,12 @@ class PageTable:
     headings: list[str]
     numeric: list[bool]  # for each column, True if its cells are numbers
     rows: list[list[str]]
-    same: list[tuple[str, str]] = field(default_factory=list)  # names and values that all rows share, in no column
-    omitted_rows: int = 0  # further rows, which are not shown
+    # Names and values that are equal in all rows; they are stated once and have no column.
+    same: list[tuple[str, str]] = field(default_factory=list)
+    omitted_rows: int = 0  # number of further rows, which are not shown
     has_intervals: bool = False  # True if values have their intervals in brackets
-    full_names: list[str] = field(default_factory=list)  # names of the rows, where the first cells abbreviate them
+    # Full name of each row, if the cells of the first column abbreviate them; else empty.
+    full_names: list[str] = field(default_factory=list)
 
 
 class _Column(NamedTuple):
@@ -45,8 +47,9 @@ class _Column(NamedTuple):
 def numbers_table(data: pd.DataFrame, most: int = MOST_ROWS) -> PageTable:
     """Turn the CSV of a figure into a table for a reader.
 
-    Parameters that all rows share are given once, in `same`. A measure with `_low` and `_high` has them in brackets.
-    Empty columns are left out.
+    Parameters that are equal in all rows are stated once, in `same`. The bounds of a measure, in columns that end in
+    `_low` and `_high`, are shown in brackets after its values. Empty columns are left out. At most `most` rows are
+    shown.
     """
     column_names = []
     same = []
@@ -72,7 +75,7 @@ def numbers_table(data: pd.DataFrame, most: int = MOST_ROWS) -> PageTable:
 
 
 def _is_shared(data: pd.DataFrame, name: str) -> bool:
-    """True if all of several rows have the same value of a parameter, an outcome or whether timings are synthetic."""
+    """True for a parameter, `outcome` or `synthetic` if there are several rows and all have the same value."""
     if len(data) < 2 or data[name].nunique(dropna=False) != 1:
         return False
     return name in ("outcome", "synthetic") or is_parameter(name)
@@ -87,7 +90,7 @@ def _column(data: pd.DataFrame, name: str) -> _Column:
 
 
 def _measure_column(data: pd.DataFrame, name: str) -> _Column:
-    """Return the values of a measure in the unit that suits them, with intervals where `data` has both bounds."""
+    """Return the values of a measure in a unit that suits them all, with intervals if `data` has both bounds."""
     units = units_of(name)
     factor, unit = unit_for(data[name], units) if units else (1.0, "")
     words = heading(name, unit)
@@ -105,14 +108,17 @@ def _scaled(value: Any, factor: float) -> str:
 
 
 def _brackets(low: Any, high: Any, factor: float) -> str:
-    """Return an interval in brackets, after a space; empty where there is none, as of a single repeat."""
+    """Return an interval in brackets, after a space; empty if the bounds are NaN (a single repeat) or equal."""
     if pd.isna(low) or low == high:
         return ""
     return f" [{_scaled(low, factor)}, {_scaled(high, factor)}]"
 
 
 def run_table(contents: ReportContents) -> PageTable:
-    """Return a row per run in the order of the scenarios: where it belongs, its outcome, main measures and notices."""
+    """Return the table of all runs: a row per run with its name, scenarios, outcome, main measures and notices.
+
+    In the names, parts that all runs of the same scenarios have in common are left out.
+    """
     measures = _measures_by_run(contents)
     data = _run_data(contents.runs.set_index("run"), measures)
     names = data.index.to_series()
@@ -123,7 +129,7 @@ def run_table(contents: ReportContents) -> PageTable:
 
 
 def _run_data(runs: pd.DataFrame, measures: pd.DataFrame) -> pd.DataFrame:
-    """Return the columns of the table of runs but for their names; all tables have the name of a run as their index."""
+    """Return the columns of the table of runs, without the names. All of these tables are indexed by run."""
     data = pd.DataFrame({"scenario": runs["scenarios"].map(", ".join), "outcome": runs["outcome"]})
     data = data.join(measures.filter(MEASURES))
     data["wall_time_s"] = pd.to_numeric(runs.get("wall_time_s"), errors="coerce")
@@ -133,7 +139,10 @@ def _run_data(runs: pd.DataFrame, measures: pd.DataFrame) -> pd.DataFrame:
 
 
 def _measures_by_run(contents: ReportContents) -> pd.DataFrame:
-    """Return the measures of all scenarios, each run once, with its first `_scenario`; empty without any."""
+    """Return the measures of all runs, each run once, with the first scenario that has it as `_scenario`.
+
+    The table is empty if no scenario has measures.
+    """
     tables = [
         scenario.measures.assign(_scenario=scenario.name) for scenario in contents.scenarios if len(scenario.measures)
     ]
@@ -143,9 +152,10 @@ def _measures_by_run(contents: ReportContents) -> pd.DataFrame:
 
 
 def _unnamed_values(measures: pd.DataFrame) -> pd.Series:
-    """Return, by run, the values that distinguish it in its scenario and that its id leaves out, as it does defaults.
+    """Return the values that distinguish each run but are not in its id, which leaves out defaults.
 
-    Each value has a space after it. A run whose id says all has an empty text.
+    Only parameters that are text and have several values in the run's scenario count. Each value has a space after it.
+    If the id has all of them, the text of the run is empty.
     """
     words = pd.Series("", measures.index, dtype=object)
     if measures.empty:
@@ -165,7 +175,7 @@ def _has_text(column: pd.Series) -> bool:
 
 
 def _abbreviated(names: pd.Series) -> list[str]:
-    """Return ids of runs without the parts that all have in common.
+    """Return ids of runs without the parts that all of them have in common; an id without other parts stays whole.
 
     >>> _abbreviated(pd.Series(["vision_cpu1_fp32_r1", "vision_cpu2_fp32_r1"]))
     ['cpu1', 'cpu2']
@@ -180,7 +190,7 @@ def _abbreviated(names: pd.Series) -> list[str]:
 
 
 def nothing_to_show(data: pd.DataFrame) -> str | None:
-    """Return why a figure is empty, by its CSV; None if it is not."""
+    """Return why a figure is empty, as its CSV file says; None if it is not empty."""
     is_empty = list(data) == ["nothing_to_show"] and len(data) > 0
     return str(data["nothing_to_show"].iloc[0]) if is_empty else None
 
@@ -197,7 +207,7 @@ def in_words(name: str) -> str:
 
 
 def _capitalized(words: str) -> str:
-    """Return words with a capital first, and all others as they are.
+    """Return words with the first letter as a capital, and all others unchanged.
 
     >>> _capitalized("iteration time (ms)")
     'Iteration time (ms)'
@@ -206,7 +216,7 @@ def _capitalized(words: str) -> str:
 
 
 def cell(column: str, value: Any) -> str:
-    """Return a value of any type as text; empty where there is none."""
+    """Return a value of a column as text; empty if it is None or NaN."""
     if value is None or (not isinstance(value, str) and pd.isna(value)):
         return ""
     if is_parameter(column):

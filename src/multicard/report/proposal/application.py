@@ -19,11 +19,11 @@ from multicard.stats.pool import Pool
 class Application:
     """The runs that are applied for. Made by `propose.propose`, used by every section of the page.
 
-    Questions about another choice of the job ask what the same work would take on that.
+    Methods with the argument `choice` return what the same work takes with that choice of the job.
     """
 
     job: Choices
-    choice: Choice  # what is applied for, one of the job's
+    choice: Choice  # the one of the job's choices that is applied for
     request: Request
 
     @property
@@ -71,9 +71,10 @@ class Application:
 
     @property
     def gpus_per_node(self) -> int | None:
-        """GPUs of a node, as stated, else the most that a job saw or ran on; None where neither is known.
+        """Number of GPUs in a node: the stated one, else the largest number that a measured job saw or used on a node.
 
-        A job may have been given a part of its node.
+        The largest counts because a job may have been given only a part of its node. None for jobs on CPUs, and if no
+        number of GPUs was recorded.
         """
         if self.request.gpus_per_node:
             return self.request.gpus_per_node
@@ -83,26 +84,27 @@ class Application:
         for configuration in self.job.configurations:
             visible_gpus = configuration.provenance.gpu_count
             if visible_gpus:
-                # Where Slurm shows each rank its own GPU alone, more were used than a record has.
+                # If Slurm shows each rank only its own GPU, a job used more GPUs than its record has.
                 used_gpus = configuration["devices"] // measured_nodes(configuration)
                 counts.append(max(visible_gpus, used_gpus))
         return max(counts, default=None)
 
     def mean(self, choice: Choice, measure: str) -> Interval | None:
-        """Return the mean of a measure of a choice, with its interval by the scatter of all choices of the job."""
+        """Return the mean of a measure; None if it has no value. All choices of the job determine the interval."""
         pool = Pool({row.key: row.configuration.blocks(measure) for row in self.job.rows})
         return pool.mean(choice.key)
 
     def run_hours(self, choice: Choice) -> Interval | None:
-        """Return the hours that a run takes; None where the time of its work was not measured."""
+        """Return the hours that a run takes; None if the measure of its work, see `WORK`, was not measured."""
         measure, seconds = WORK[self.request.unit]
         mean = self.mean(choice, measure)
         return mean and mean.map(lambda value: seconds(self.request.amount, value) / HOUR_S)
 
     def nodes(self, choice: Choice) -> int | None:
-        """Return how many whole nodes a run takes; None where the GPUs of a node are not known.
+        """Return how many whole nodes a run takes; None on GPUs if the number of GPUs in a node is not known.
 
-        Unless the GPUs of a node are stated, it is at least as many as the measured runs had.
+        Unless that number is stated, the result is at least the number of nodes that the measured runs had. On CPUs it
+        is that number.
         """
         had_nodes = measured_nodes(choice.configuration)
         if not self.is_on_gpus:
@@ -113,7 +115,10 @@ class Application:
         return whole_nodes if self.request.gpus_per_node else max(whole_nodes, had_nodes)
 
     def sentence(self) -> str:
-        """Return the sentence that opens the page: hours of devices, and the work, rate and efficiency behind them."""
+        """Return the sentence that opens the page: the hours that are applied for, the runs, their rate and efficiency.
+
+        Raises `ValueError` if the choice has no rate, or no time of its work.
+        """
         if WORK[self.request.unit].measure == "tokens_per_s":
             rate_measure, rate_unit = "tokens_per_s", "tokens"
         else:
@@ -131,17 +136,18 @@ class Application:
         return f"{sentence}."
 
     def _resources_words(self, hours: float) -> str:
-        """Return what so many hours of the chosen devices are, in node-hours where these are known."""
+        """Return so many hours of the chosen devices as device-hours, and as node-hours if the nodes are known."""
         device_hours = f"{number(hours * self.choice.devices)} {self.hours_word}"
         nodes = self.nodes(self.choice)
         return f"{number(hours * nodes)} node-hours ({device_hours})" if nodes else device_hours
 
     def _efficiency(self) -> Interval | None:
-        """Return the speed-up as a share of the number of devices; None on one device, and where nothing ran on one."""
+        """Return the speed-up divided by the number of devices; None on one device, or if nothing ran on one."""
         devices = self.choice.devices
         if devices == 1 or self.choice.speedup is None:
             return None
-        # The interval of the fastest of several allows for its having been chosen by the same values.
+        # If several choices were measured on these devices, `speedups` has an interval for the fastest one that takes
+        # into account that it was chosen by the same values.
         chosen_ratios = {chosen.choice.key: chosen.ratio for chosen in speedups(self.job)}
         speedup = chosen_ratios.get(self.choice.key, self.choice.speedup)
         return speedup.map(lambda ratio: ratio / devices)
@@ -153,7 +159,7 @@ def measured_nodes(configuration: Configuration) -> int:
 
 
 def shown_speedup(choice: Choice) -> Interval | None:
-    """Return the speed-up over one device; of one device without bounds, since it is compared with itself."""
+    """Return the speed-up; on one device without bounds, because it is compared with itself. None if it is unknown."""
     if choice.speedup is None or choice.devices > 1:
         return choice.speedup
     return choice.speedup.without_bounds()

@@ -15,7 +15,7 @@ from multicard.core.templates import markdown_template
 from multicard.figures.points import Quantity, Series, draw_series
 from multicard.figures.style import styled
 
-FIGURE_IN = (2.4, 2.3)
+FIGURE_IN = (2.4, 2.3)  # width and height of the figure in inches
 
 
 @dataclass(frozen=True)
@@ -24,12 +24,12 @@ class SectionTable:
 
     headings: list[str]
     rows: list[list[str]]
-    asked: int | None = None  # index of the row that is applied for; None where none is
+    asked: int | None = None  # index of the row that is applied for; None if the table has no such row
 
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the page, under its title: sentences, then labelled facts, then a table, then perhaps the figure."""
+    """A part of the page. Below its title it has sentences, labelled facts, a table and the figure, in this order."""
 
     title: str
     sentences: list[str] = field(default_factory=list)
@@ -44,11 +44,11 @@ class Proposal:
 
     title: str
     request: str  # the sentence that says what is applied for
-    reason: str  # for the number of devices
+    reason: str  # why this number of devices
     sections: list[Section]
     caveats: list[str]  # sentences about what could change the answer
-    # The points of the figure: a row for each kind of scaling (`series`) and number of devices, with `repeats` and
-    # `speedup`, `speedup_low` and `speedup_high`.
+    # The points of the figure: a row for each kind of scaling (`series`) and number of `devices`, with `repeats`,
+    # `speedup`, `speedup_low`, `speedup_high` and `device`.
     speedups: pd.DataFrame
 
     @property
@@ -58,7 +58,7 @@ class Proposal:
 
 
 def check_markdown(out: Path) -> None:
-    """Refuse a file that is not Markdown, and say how to convert the page."""
+    """Raise `UserError` if the name of a file does not end in .md; the message says how to convert the page."""
     if out.suffix != ".md":
         markdown, converted = out.with_suffix(".md"), out.with_suffix(out.suffix or ".html")
         convert = shlex.join(["pandoc", "--standalone", str(markdown), "-o", str(converted)])
@@ -83,7 +83,7 @@ def write_proposal(proposal: Proposal, out: Path) -> list[Path]:
 
 
 def _scaling_figure(speedups: pd.DataFrame) -> bytes:
-    """Draw the speed-up over devices with the ideal line, as SVG."""
+    """Return an SVG picture of the speed-up against the number of devices, with a line for ideal speed-up."""
     mpl.use("Agg")
     device_counts = sorted(speedups["devices"].unique())
     ideal = dict(zip(device_counts, device_counts, strict=True))
@@ -92,7 +92,7 @@ def _scaling_figure(speedups: pd.DataFrame) -> bytes:
         draw_series(axes, Series(speedups), Quantity("speedup", title="", label="Speed-up over one", ideal=ideal))
         axes.legend(fontsize="x-small", loc="upper left")
         svg = io.BytesIO()
-        # Without a date the same results give the same bytes.
+        # The date is left out, so that the same results give the same bytes.
         figure.savefig(svg, format="svg", metadata={"Date": None})
         plt.close(figure)
     return svg.getvalue()

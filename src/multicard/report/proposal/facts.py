@@ -19,10 +19,11 @@ from multicard.workloads.script.template import fill, names_in
 Facts = list[tuple[str, str]]
 
 WINDOWS = {"warmup": "warm-up", "measured": "measured", "profiled": "profiled"}
-# Versions that a time depends on, as they are called; the second kind only where GPUs were used.
+# Software whose version a time depends on: its name in a record, and on the page. `GPU_VERSIONS` are shown only for
+# runs on GPUs.
 VERSIONS = {"torch": "PyTorch", "python": "Python"}
 GPU_VERSIONS = {"cuda": "CUDA", "nccl": "NCCL", "driver": "driver"}
-# Parameters that the page has elsewhere than among the settings.
+# Parameters that are not among the settings because another part of the page states them.
 SHOWN_ELSEWHERE = (
     "command", "script", "dataset", "model", "image_size", "sequence_length", "width_mult", "scaling", "devices",
     "nodes", "devices_per_node", "precision", "batch_size", "python", "folder",
@@ -30,13 +31,13 @@ SHOWN_ELSEWHERE = (
 
 
 def training_words(application: Application) -> str:
-    """Return what is trained: the command of a script with the values of its parameters, else the job."""
+    """Return what is trained: the command of a script with the values of its parameters; else the job in words."""
     configuration = application.configuration
     return _filled_command(configuration) if configuration["command"] else application.job.job
 
 
 def job_section(application: Application, records: Sequence[RunRecord]) -> Section:
-    """Return what is trained."""
+    """Return the section on what is trained. `records`: of the runs of the choice that is applied for."""
     configuration = application.configuration
     facts = [("Command" if configuration["command"] else "Training", training_words(application))]
     facts += _script_facts(records)
@@ -44,6 +45,7 @@ def job_section(application: Application, records: Sequence[RunRecord]) -> Secti
     facts.append(("Batch", _batch_words(application)))
     facts.append(("Precision", configuration["precision"] or "set by the script"))
     in_command = [name for name in configuration.parameters if name.startswith(ARGS_PREFIX)]
+    # `NO_CHOICE`: parameters that state how long a run is and how it is observed.
     settings = configuration.words(without={*NO_CHOICE, *SHOWN_ELSEWHERE, *in_command})
     if settings:
         facts.append(("Settings", settings))
@@ -51,7 +53,7 @@ def job_section(application: Application, records: Sequence[RunRecord]) -> Secti
 
 
 def _script_facts(records: Sequence[RunRecord]) -> Facts:
-    """Return the file of the user's script with its commit and checksum, as the first record has them."""
+    """Return the file of the user's script with its commit and checksum, as the first record states; empty without."""
     script = records[0].script if records else None
     if script is None or not script.file:
         return []
@@ -64,7 +66,7 @@ def _script_facts(records: Sequence[RunRecord]) -> Facts:
 
 
 def _data_words(configuration: Configuration) -> str:
-    """Return the data set, with its kind where that is another word."""
+    """Return the name of the data set, with its source in brackets unless that is the same word."""
     dataset, source = configuration["dataset"], configuration.provenance.data_source
     if not dataset:
         return "loaded by the script" if configuration.workload.is_user_program else NOT_RECORDED
@@ -72,7 +74,7 @@ def _data_words(configuration: Configuration) -> str:
 
 
 def _batch_words(application: Application) -> str:
-    """Return the samples of a step, and of each device where their number is certain."""
+    """Return the samples of a step, and those of each device unless the number is only about right (a text)."""
     batch = application.choice.learning.get(BATCH)
     if batch is None:
         return NOT_RECORDED
@@ -84,7 +86,7 @@ def _batch_words(application: Application) -> str:
 
 
 def machine_section(application: Application, records: Sequence[RunRecord]) -> Section:
-    """Return hardware and versions of the runs that are applied for, by the most frequent of their records."""
+    """Return the section on hardware and versions. If `records` differ, the most frequent values are shown."""
     recorded = environment(records)
     if not recorded.machines:
         return Section("The machine", [f"{NOT_RECORDED.capitalize()}."])
@@ -100,7 +102,7 @@ def machine_section(application: Application, records: Sequence[RunRecord]) -> S
 
 
 def _software_words(recorded: Environment, on_gpus: bool) -> str:
-    """Return the versions of what decides a time."""
+    """Return the versions of the software that a time depends on, the most frequent ones if runs differ."""
     versions = recorded.versions[0].facts if recorded.versions else {}
     shown = VERSIONS | GPU_VERSIONS if on_gpus else VERSIONS
     words = [f"{word} {versions[name]}" for name, word in shown.items() if versions.get(name, "none") != "none"]
@@ -108,7 +110,10 @@ def _software_words(recorded: Environment, on_gpus: bool) -> str:
 
 
 def _node_gpus(recorded: str, gpus_per_node: int | None) -> str:
-    """Return the GPUs of a node: those that a job was given, of which there may be more of the same kind.
+    """Return the GPUs of a node in words.
+
+    `recorded`: the GPUs that a job was given, perhaps only some of its node. If all are of one kind, their number is
+    replaced by `gpus_per_node`, if that is known.
 
     >>> _node_gpus("1 × H100, 80.0 GB", 4), _node_gpus("1 × H100; 1 × H200", 4)
     ('4 × H100, 80.0 GB', '1 × H100; 1 × H200')
@@ -126,9 +131,10 @@ def measurement_section(
     steps: pd.DataFrame | None,
     source: Sequence[tuple[str, str]],
 ) -> Section:
-    """Return how the numbers were measured, and where they are kept.
+    """Return the section on how the numbers were measured, and where they are kept.
 
-    `steps`: the steps of the first completed run, with `rank` and `window`; None where none are recorded.
+    `steps`: the steps of the first completed run, with `rank` and `window`; None if none are recorded. `source`: facts
+    about where the measurements are kept.
     """
     recorded = environment(records)
     facts = []
@@ -150,7 +156,7 @@ def measurement_section(
 
 
 def _windows_words(steps: pd.DataFrame) -> str:
-    """Return how many steps of a rank are in each window."""
+    """Return how many steps of the first rank are in each window, in words."""
     of_first_rank = steps["rank"] == steps["rank"].min()
     counts = steps.loc[of_first_rank, "window"].value_counts()
     return ", ".join(f"{counts[name]} {word}" for name, word in WINDOWS.items() if name in counts)

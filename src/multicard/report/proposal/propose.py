@@ -1,6 +1,7 @@
 """The page for an application for computing time, from what was measured.
 
-The answer first: what is requested, then the evidence. What was not measured is left out, or the page says so.
+The page begins with the answer, what is applied for; the evidence follows. What was not measured is left out, or the
+page says that it was not measured.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,11 +34,14 @@ from multicard.stats.interval import Interval, interval_columns
 def propose(
     results: Results, records: Mapping[str, RunRecord], request: Request, source: Sequence[tuple[str, str]]
 ) -> Proposal:
-    """Return the page of the job that most runs measured.
+    """Return the page for one job of the results.
 
-    `records`: by run. `request`: what is applied for. `source`: facts about where the measurements are kept.
-    Raises `UserError` if no throughput is known, or nothing was measured on the devices or of the work that is applied
-    for.
+    It is the job with speed-ups; if several have some, or none has, the job with the most completed runs.
+
+    `records`: by run id. `request`: what is applied for. `source`: facts about where the measurements are kept.
+
+    Raises `UserError` if no throughput is known, or if nothing was measured on the stated devices, or with the measure
+    that the stated work needs.
     """
     job, other_jobs = proposed_job(results)
     choice, reason = proposed_choice(job, request)
@@ -70,7 +74,7 @@ def propose(
 def _caveats(
     application: Application, records: Sequence[RunRecord], other_jobs: Sequence[str], is_synthetic: bool
 ) -> list[str]:
-    """Return what could change the answer, in sentences."""
+    """Return what could change the answer, in sentences. `other_jobs`: names of jobs that the page is not about."""
     job = application.job
     lines = []
     if is_synthetic:
@@ -86,6 +90,7 @@ def _caveats(
     for configuration in job.lost:
         if _settings(configuration) == _settings(application.configuration):
             lines.append(f"On {job.on(configuration['devices'])}: {outcomes_of(configuration)}.")
+    # The first doubt is the number of repeats, which is worth a line by itself only if it is 1.
     doubts = caveats(job)
     is_more_than_repeats = len(doubts) > 1
     if is_more_than_repeats or any(doubt.startswith("1 repeat") for doubt in doubts):
@@ -97,8 +102,11 @@ def _caveats(
 
 
 def _settings(configuration: Configuration) -> tuple[object, ...]:
-    """Return a key that is equal for configurations that differ at most in `BASELINE_DIFFERS` and in where they ran."""
-    # A run that was killed may have left no record of its machine and versions.
+    """Return a key that is equal for configurations that differ only in `BASELINE_DIFFERS`, machine and versions.
+
+    `BASELINE_DIFFERS` are strategy, devices and nodes.
+    """
+    # Machine and versions do not count because a run that was killed may have left no record of them.
     _machine, _versions, *settings = configuration.rest(BASELINE_DIFFERS)
     return tuple(settings)
 
@@ -108,7 +116,7 @@ def _speedup_points(series: SeriesByScaling, device: str) -> pd.DataFrame:
     points = []
     for scaling, choices in sorted(series.items()):
         fastest: dict[int, Interval] = {}
-        # A faster choice replaces a slower one on as many devices.
+        # Slow choices come first, so that a faster one on the same number of devices replaces them.
         for choice in sorted(choices, key=lambda choice: choice.rate.value):
             speedup = shown_speedup(choice)
             if speedup is not None:

@@ -17,21 +17,25 @@ from multicard.results.results import Results
 from multicard.stats.interval import Interval
 
 NOT_MEASURED = "not measured"
-LEAST_SHARE = 0.005  # share of a step below which a part of it has no row
+LEAST_SHARE = 0.005  # a part of a step with a smaller share of its time has no row
 NOT_INCLUDED = "the start of jobs, and checkpoints and tests outside the measured steps"
-# What happens to the batch, by kind of scaling.
+# Sentence about the batch, by kind of scaling.
 BATCHES = {
     "strong": "The total batch is constant, so all {devices} share it.",
     "weak": "The batch per {device} is constant, so the total batch grows with the {devices}.",
     "unknown": "Neither strong nor weak scaling, by what is known of the batches.",
 }
 
-# The choices on all numbers of devices, by kind of scaling (strong, weak or unknown); first the series applied for.
+# By kind of scaling (strong, weak or unknown): the choices on all numbers of devices. The first kind is that of the
+# choice that is applied for.
 SeriesByScaling = Mapping[str, Sequence[Choice]]
 
 
 def scaling_sections(application: Application, series: SeriesByScaling) -> list[Section]:
-    """Return a section for each kind of scaling; the last says which kind was not measured."""
+    """Return a section for each kind of scaling. The last one also names the kind that was not measured.
+
+    If the first series has a single number of devices, there is one section, which says that scaling was not measured.
+    """
     first_choices = next(iter(series.values()))
     if len({choice.devices for choice in first_choices}) == 1:
         return [_section_without_scaling(application, first_choices)]
@@ -54,7 +58,7 @@ def scaling_sections(application: Application, series: SeriesByScaling) -> list[
 
 
 def _section_without_scaling(application: Application, choices: Sequence[Choice]) -> Section:
-    """Return the table of a single number of devices, and how to measure others."""
+    """Return the section for choices on a single number of devices; it says how to measure others."""
     missing = f"{NOT_MEASURED}, all runs of this configuration are on {application.devices_words}"
     remedy = "multicard scale --devices 1,2,4, or devices: [1, 2, 4] under vary in the configuration"
     sentence = f"Scaling: {missing}. To measure it: {remedy}."
@@ -62,7 +66,10 @@ def _section_without_scaling(application: Application, choices: Sequence[Choice]
 
 
 def _scaling_sentences(application: Application, scaling: str, choices: Sequence[Choice], is_first: bool) -> list[str]:
-    """Return what is constant, how another series differs from the first, and what it cannot show."""
+    """Return sentences: what happens to the batch, how training differs from the first series, what is not measured.
+
+    `is_first`: True for the series of the choice that is applied for.
+    """
     device = application.device_word
     sentences = [BATCHES[scaling].format(device=device, devices=plural(2, device))]
     differences = {name: change for name, change in choices[-1].changes.items() if name != BATCH}
@@ -74,7 +81,7 @@ def _scaling_sentences(application: Application, scaling: str, choices: Sequence
 
 
 def _scaling_table(application: Application, choices: Sequence[Choice]) -> SectionTable:
-    """Return step time, throughput, speed-up and efficiency over devices."""
+    """Return a table with a row per choice: devices, step time, throughput, speed-up, efficiency and repeats."""
     step_times = [application.mean(choice, STEP_TIME) for choice in choices]
     factor, unit = unit_for([step_s.value if step_s else None for step_s in step_times], SECONDS)
     has_several_node_counts = len({measured_nodes(choice.configuration) for choice in choices}) > 1
@@ -105,12 +112,12 @@ def _scaling_table(application: Application, choices: Sequence[Choice]) -> Secti
 
 
 def _efficiency_percent(speedup: Interval | None, devices: int) -> Interval | None:
-    """Return a speed-up as a share of the number of devices, in per cent."""
+    """Return a speed-up divided by the number of devices, in per cent; None without a speed-up."""
     return speedup and speedup.map(lambda ratio: 100 * ratio / devices)
 
 
 def step_section(application: Application, results: Results) -> Section:
-    """Return where the time of a step goes on the devices that are applied for, and their memory."""
+    """Return the section on where the time of a step goes on the devices that are applied for, and on their memory."""
     configuration = application.configuration
     report = report_of(configuration, trace_shares(results).to_dict("index"))
     step_s = configuration.mean(STEP_TIME)
@@ -128,7 +135,7 @@ def step_section(application: Application, results: Results) -> Section:
 
 
 def _memory_words(application: Application) -> str:
-    """Return the peak of memory, of GPUs with its share of what they have."""
+    """Return the peak memory of a device in words; for GPUs also as a share of their memory, if that is known."""
     used_bytes = peak_memory(application.configuration)
     gpu_bytes = application.configuration.provenance.gpu_memory_bytes
     if not used_bytes:
@@ -142,7 +149,10 @@ def _memory_words(application: Application) -> str:
 
 
 def resources_section(application: Application, scaling: str, choices: Sequence[Choice]) -> Section:
-    """Return what the runs take on each number of devices that was measured; `scaling`: how the choices scale."""
+    """Return the section on what the runs take with each of `choices`; `scaling`: how these scale.
+
+    Choices without a measured time of the work have no row.
+    """
     timed_choices = []
     rows = []
     for choice in choices:
@@ -178,7 +188,7 @@ def _resources_row(application: Application, choice: Choice, run_hours: Interval
 
 
 def _nodes_note(application: Application) -> str:
-    """Return what node-hours are counted in."""
+    """Return which nodes the node-hours are of, in words."""
     if application.gpus_per_node:
         note = f"whole nodes of {counted(application.gpus_per_node, 'GPU')}"
         return note if application.request.gpus_per_node else f"{note}, as the measured jobs saw them"
@@ -194,10 +204,10 @@ def _index_of(choice: Choice, choices: Sequence[Choice]) -> int | None:
 
 
 def _sentence(words: str) -> str:
-    """Return words as a sentence; empty without any."""
+    """Return words as a sentence, with a capital and a full stop; empty if they are empty."""
     return f"{words[:1].upper()}{words[1:]}." if words else ""
 
 
 def _cell(interval: Interval | None) -> str:
-    """Return a value with its interval in brackets."""
+    """Return a value with its interval in brackets; `NOT_MEASURED` if there is none."""
     return number_in(interval.value, interval.low, interval.high) if interval else NOT_MEASURED
