@@ -1,1 +1,1 @@
-"""What notebooks and the command line call: traces and results as tables and figures."""
+"""Traces and results as tables and figures, for notebooks and the command line."""

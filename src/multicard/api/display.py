@@ -1,4 +1,4 @@
-"""Texts, tables and figures as notebooks show them."""
+"""Texts, tables and figures in the forms that notebooks show."""
 
 from html import escape
 
@@ -18,11 +18,11 @@ class Markdown(str):
 
 
 class NotebookAnswer(Answer):
-    """An answer, which notebooks show with its numbers below the sentence."""
+    """An answer that notebooks show as its sentence, with its numbers in a table below."""
 
     @classmethod
     def of(cls, answer: Answer) -> "NotebookAnswer":
-        """Return an answer as notebooks show it."""
+        """Return the same answer as a `NotebookAnswer`."""
         return cls(answer.question, answer.sentence, answer.rows, answer.caveats, answer.figure)
 
     def _repr_html_(self) -> str:
@@ -30,13 +30,13 @@ class NotebookAnswer(Answer):
 
 
 def titled(title: str, table: pd.DataFrame) -> str:
-    """A table below its title, as HTML; text from files is escaped."""
+    """Return HTML with a title and a table below it. Text is escaped, because it may come from files."""
     cells = table.map(lambda cell: printable(cell) if isinstance(cell, str) else cell)
     with pd.option_context("display.max_colwidth", None):
         return f"<strong>{escape(printable(title))}</strong>{cells.to_html(index=False, na_rep='', justify='left')}"
 
 
 def unmanaged(figure: Figure) -> Figure:
-    """The figure, no longer known to pyplot: a notebook would otherwise show it twice, and pyplot keep it for ever."""
+    """Close a figure in pyplot and return it. Else a notebook would show it twice, and pyplot would never free it."""
     plt.close(figure)
     return figure

@@ -1,4 +1,4 @@
-"""ExperimentResults for experiment trackers and monitoring, written by these tools' own packages, without a server."""
+"""Export results to experiment trackers and monitoring tools, by the tools' own packages and without a server."""
 
 import importlib.util
 import json
@@ -18,11 +18,12 @@ from multicard.core.errors import UserError
 from multicard.core.files import unwritable
 from multicard.experiment.config import parameters_in
 
-# What is exported of each step, and how the values of its ranks are joined: a step lasts as long as its slowest rank.
+# Columns of steps.csv that are exported, and how a step's values of all ranks become one. A step lasts as long as its
+# slowest rank, so its duration is the maximum.
 STEP_SERIES = {"duration_s": "max", "loss": "mean"}
-# Prometheus' words for units, by what the name of a column ends in.
+# Prometheus' words for units, by the last word of a column's name.
 PROMETHEUS_UNITS = {"s": "seconds", "j": "joules", "bytes": "bytes", "share": "ratio"}
-# Metrics that MLflow takes in one call, at most.
+# Largest number of metrics that MLflow accepts in one call.
 MLFLOW_BATCH = 1000
 
 
@@ -33,29 +34,30 @@ class ExportedRun:
     scenario: str
     run: str
     outcome: str
-    # Only those that have a value.
+    # Parameters and measures that have no value are left out; so are measures that are not finite.
     parameters: dict[str, Any]
     measures: dict[str, float]
-    # A row per step: `duration_s` of its slowest rank, and the mean `loss`.
+    # A row per step: `step`, `duration_s` of its slowest rank, and the mean `loss` of its ranks.
     steps: pd.DataFrame
 
 
 @dataclass(frozen=True)
 class ExportFormat:
-    """A format of another tool: how results are written to a path, which packages that takes, and what opens it."""
+    """A format of another tool: the function that writes it, the packages that it needs, and what opens it."""
 
     write: Callable[[Sequence[ExportedRun], Path], None]
-    # Names that pip has for packages, by the module to import.
+    # Needed packages: name of the module to import, and name for pip.
     packages: dict[str, str]
-    # What opens the file or folder `{out}`, in words.
+    # The command or tool that opens the file or folder `{out}`, in words.
     opened: str
 
 
 def export(results: ExperimentResults, to: str, out: Path) -> None:
-    """Write results, a row per scenario and run, in another tool's format: `to`, a key of `EXPORT_FORMATS`.
+    """Write the runs of all scenarios in another tool's format. A run that several scenarios share is written for each.
 
-    `out`: the file (json, openmetrics) or folder to write.
-    Raises UserError if the tool's package is missing, or `out` is there already or cannot be written.
+    `to`: a key of `EXPORT_FORMATS`. `out`: the file (json, openmetrics) or folder to write.
+
+    Raises `UserError` if the tool's package is missing, or if `out` exists already or cannot be written.
     """
     export_format = EXPORT_FORMATS[to]
     missing = [name for module, name in export_format.packages.items() if importlib.util.find_spec(module) is None]
@@ -68,7 +70,7 @@ def export(results: ExperimentResults, to: str, out: Path) -> None:
         raise UserError(f"{out}: cannot be written: {reason}")
     runs = exported_runs(results)
     out.parent.mkdir(parents=True, exist_ok=True)
-    # The rename makes the export appear whole or not at all.
+    # The export is renamed when it is complete, so that `out` never holds a part of it.
     with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent, ignore_cleanup_errors=True) as scratch:
         unfinished = Path(scratch, out.name)
         export_format.write(runs, unfinished)
@@ -76,7 +78,7 @@ def export(results: ExperimentResults, to: str, out: Path) -> None:
 
 
 def exported_runs(results: ExperimentResults) -> list[ExportedRun]:
-    """Return every run of every scenario as it is exported, without what is empty."""
+    """Return every run of every scenario in the form that the formats write, without empty values."""
     measures = results.measures
     parameters = parameters_in(measures)
     measured = measures.drop(columns=parameters).select_dtypes(["number", "bool"]).columns
@@ -99,7 +101,9 @@ def exported_runs(results: ExperimentResults) -> list[ExportedRun]:
 
 
 def _whole(value: Any) -> Any:
-    """Return a whole number as an integer: a column of these holds floating-point numbers if one of its cells is empty.
+    """Return a float that is a whole number as an integer, any other value unchanged.
+
+    pandas stores a column of integers as floats if one of its cells is empty.
 
     >>> _whole(2.0), _whole(0.5), _whole("ddp")
     (2, 0.5, 'ddp')
@@ -122,7 +126,10 @@ def _json(runs: Sequence[ExportedRun], out: Path) -> None:
 
 
 def _openmetrics(runs: Sequence[ExportedRun], out: Path) -> None:
-    """Write a gauge per measure, and parameters as labels of `multicard_run_info`, as is usual with Prometheus."""
+    """Write a gauge for each measure, and the parameters as labels of a gauge `multicard_run_info` that is always 1.
+
+    This is how parameters are usually exported to Prometheus.
+    """
     from prometheus_client.core import CollectorRegistry, GaugeMetricFamily
     from prometheus_client.openmetrics.exposition import generate_latest
 
@@ -149,7 +156,7 @@ def _openmetrics(runs: Sequence[ExportedRun], out: Path) -> None:
 
 
 def _metric(column: str) -> str:
-    """Return the name of a measure as Prometheus would have it.
+    """Return the name of a measure by Prometheus' conventions, with its unit as a word.
 
     >>> _metric("iteration_time_s"), _metric("tokens_per_s"), _metric("measured_steps")
     ('multicard_iteration_time_seconds', 'multicard_tokens_per_second', 'multicard_measured_steps')
@@ -163,7 +170,10 @@ def _metric(column: str) -> str:
 
 
 def _mlflow(runs: Sequence[ExportedRun], out: Path) -> None:
-    """Write a database with an experiment per scenario; MLflow no longer writes its older folders of files."""
+    """Write a folder with an SQLite database, in which each scenario is an experiment.
+
+    MLflow's older format, folders of files, is not used because MLflow no longer writes it.
+    """
     from mlflow import MlflowClient
     from mlflow.entities import Metric, Param, RunTag
 
@@ -185,7 +195,7 @@ def _mlflow(runs: Sequence[ExportedRun], out: Path) -> None:
 
 
 def _wandb(runs: Sequence[ExportedRun], out: Path) -> None:
-    """Write a folder as `wandb sync` uploads it: offline runs, grouped by scenario."""
+    """Write a folder of offline runs, grouped by scenario, which `wandb sync` can upload."""
     import wandb
 
     out.mkdir()
@@ -219,7 +229,7 @@ def _tensorboard(runs: Sequence[ExportedRun], out: Path) -> None:
 
 
 class _StepValue(NamedTuple):
-    """A value of one step, under the name that it is exported by."""
+    """A value of one step, with the name under which it is exported."""
 
     step: int
     name: str
@@ -227,7 +237,7 @@ class _StepValue(NamedTuple):
 
 
 def _step_values(run: ExportedRun) -> list[_StepValue]:
-    """Return the series of a run, step by step, without what is empty."""
+    """Return the values of a run's steps, step by step, without empty ones."""
     return [
         _StepValue(int(row["step"]), f"step/{name}", float(row[name]))
         for row in run.steps.to_dict("records")

@@ -1,4 +1,4 @@
-"""The results of an experiment as tables and figures."""
+"""Read the results of an experiment as tables and figures."""
 
 import os
 import tempfile
@@ -50,13 +50,15 @@ def read_results(path: str | Path, config: str | Path | None = None) -> "Experim
     Parameters
     ----------
     path
-        The `results` folder of an experiment, an archive of recorded runs (`.tar.gz`), or a configuration (`.yaml`),
-        whose folder of results is read.
+        The `results` folder of an experiment, an archive of recorded runs (`.tar.gz`), or a configuration (`.yaml`):
+        then the folder of results that it names is read.
     config
-        Configuration of the experiment. With it the scenarios of a folder are measured from its runs; without it, the
-        tables that the workflow left in the folder are read. An archive has its own.
+        Configuration of the experiment. With a configuration, the tables of the scenarios are computed from the runs in
+        the folder; without one, the tables that the workflow left in the folder are read. An archive contains its
+        configuration and accepts no other.
 
-    Raises `UserError` if there are no results, or an archive or the configuration cannot be read.
+    Raises `UserError` if there are no results, if the archive or the configuration cannot be read, or if an archive is
+    given with a configuration.
 
     Examples
     --------
@@ -91,10 +93,10 @@ def read_results(path: str | Path, config: str | Path | None = None) -> "Experim
 
 
 class ExperimentResults:
-    """What an experiment measured, as `read_results` gives it; `path` is the folder or archive.
+    """What an experiment measured. `read_results` returns it; `path` is the folder or archive.
 
-    Tables are pandas DataFrames with units in the names of columns: `_s` seconds, `_bytes` bytes, `_j` joules, `_share`
-    a part of one. What was not measured is NaN.
+    Tables are pandas DataFrames. The names of columns state units: `_s` seconds, `_bytes` bytes, `_j` joules, `_share`
+    a share from 0 to 1. What was not measured is NaN.
     """
 
     def __init__(
@@ -110,7 +112,10 @@ class ExperimentResults:
 
     @cached_property
     def _measured(self) -> tuple[Path, dict[str, Plan]]:
-        """The folder with the tables of the scenarios, and the plan of each; no plans without a configuration."""
+        """The folder with the tables of the scenarios, and the plan of each scenario; no plans without a configuration.
+
+        With a configuration, the tables are computed when this is first used.
+        """
         if self._experiment is None or self._scratch is None:
             return self.path, {}
         folder = Path(self._scratch.name) / "measured"
@@ -120,7 +125,7 @@ class ExperimentResults:
 
     @contextmanager
     def _naming_members(self) -> Iterator[None]:
-        """Replace the folder that an archive was unpacked to by the archive's name in error messages."""
+        """Have error messages name the archive instead of the folder that it was unpacked to."""
         try:
             yield
         except UserError as error:
@@ -130,7 +135,7 @@ class ExperimentResults:
 
     @cached_property
     def scenarios(self) -> list[str]:
-        """Names of the scenarios that were measured."""
+        """Names of the scenarios that were measured. Raises `UserError` if there are none."""
         folder, plans = self._measured
         names = list(plans) or sorted(path.parent.name for path in folder.glob(f"scenarios/*/{MEASURES}"))
         if not names:
@@ -138,7 +143,10 @@ class ExperimentResults:
         return names
 
     def scenario(self, name: str | None = None) -> "ScenarioResults":
-        """Return the results of one scenario; its name may be left out if there is only one."""
+        """Return the results of one scenario; its name may be left out if there is only one.
+
+        Raises `UserError` if no scenario has that name.
+        """
         if name is None and len(self.scenarios) == 1:
             name = self.scenarios[0]
         if name not in self.scenarios:
@@ -156,7 +164,7 @@ class ExperimentResults:
 
     @property
     def runs(self) -> pd.DataFrame:
-        """One row per scenario and run: its `outcome` and the `reason` for it; those that were not run, too."""
+        """One row per scenario and run, including runs that were not run: its `outcome` and the `reason` for it."""
         return self._of_scenarios(lambda scenario: scenario.runs)
 
     @property
@@ -172,11 +180,11 @@ class ExperimentResults:
     def steps(self) -> pd.DataFrame:
         """One row per run, rank and step: `window` (warmup, measured, profiled), durations and memory."""
         steps = pd.concat([self.scenario(name)["steps"] for name in self.scenarios], ignore_index=True)
-        # Scenarios share runs.
+        # Scenarios may share runs.
         return steps.drop_duplicates(["run", "rank", "step"], ignore_index=True)
 
     def figure(self, name: str, scenario: str | None = None) -> Figure:
-        """Draw a figure of the catalog of one scenario; see `ScenarioResults.figure`."""
+        """Draw a figure of the catalog for one scenario; see `ScenarioResults.figure` and `scenario`."""
         return self.scenario(scenario).figure(name)
 
     def claims(self) -> pd.DataFrame:
@@ -196,7 +204,8 @@ class ExperimentResults:
     def answers(self) -> list[NotebookAnswer]:
         """Return the answers for each job: how many devices, which configuration, where time goes, what to try next.
 
-        Each has a `question`, a `sentence`, `caveats`, the name of a `figure`, and in its `table()` the numbers.
+        Each answer has a `question`, a `sentence` and `caveats`. `figure` is the name of a figure that shows the
+        numbers, None if there is none; `table()` returns the numbers.
         """
         return [NotebookAnswer.of(answer) for job in advise(self._results).jobs for answer in job.answers]
 
@@ -206,11 +215,17 @@ class ExperimentResults:
         Returns
         -------
         pandas.DataFrame
-            One row per configuration: `job`, `devices`, its `recipe`, `learning` and what of it `changes` from the
-            job's first rows, `throughput_per_s` (in `unit`), `speedup` over one device and `time_s` of the training,
-            each with `…_low` and `…_high` (both empty for one repeat), `device_hours`, `peak_memory_bytes`, and
-            `not_worse` (than the fastest of the same training on as many devices, as far as is shown). The last rows
-            are configurations of which no run completed: `lost` says how they ended.
+            One row per configuration. Configurations of which no run completed come last; their `lost` says how the
+            runs ended. The other columns:
+
+            - `job`, `machine`, `versions`, `device`, `devices`, `configuration` and `unit` (in which work is counted);
+            - `recipe`, `learning` (what decides how much is learned) and `changes` (what of that differs from the job's
+              reference training);
+            - `throughput_per_s` (in `unit`), `speedup` over one device, and `time_s` of the whole training: means of
+              `repeats` runs, each with the bounds `…_low` and `…_high`, which are empty for one repeat;
+            - `device_hours` and `peak_memory_bytes`;
+            - `not_worse`: False if the configuration is shown to be slower than the fastest one of the same training on
+              as many devices.
         """
         return as_table(choices(self._results))
 
@@ -228,23 +243,27 @@ class ExperimentResults:
         Parameters
         ----------
         new
-            Results. Archives have digests of machines in place of their names, and of versions and variables only what
-            cannot name anybody; where one side is an archive, this is what is compared.
+            The newer results. An archive has digests in place of the names of machines, and only those versions and
+            variables that identify nobody. If either side is an archive, both sides are compared in this form.
         tolerance
-            Share by which a measure may be worse; None to report every difference. With a tolerance, sides that were
-            measured in different sessions (days, nodes) get no verdict unless repeats span sessions.
+            Share by which a measure may be worse, such as 0.05; None to report every difference. With a tolerance,
+            sides that were measured in different sessions (days, nodes) get no verdict unless the repeats of each side
+            span several sessions.
         measures
-            Some of `iteration_time`, `throughput`, `speedup`, `memory`, `energy`, `accuracy`, `loss`; by default all,
-            throughput only without iteration times.
+            Some of `iteration_time`, `throughput`, `speedup`, `memory`, `energy`, `accuracy`, `loss`. By default all
+            that were measured are compared; throughput only if there are no iteration times.
         """
         from_archive = _is_archive(self.path) or _is_archive(new.path)
+        # Leaves in a record what an archive would have of it, so that both sides state the same facts.
         redact = Allowed().record if from_archive else None
         return compare(self._side, new._side, tolerance, measures, redact)
 
     def draw(self, out: str | Path) -> Drawn:
         """Write all tables, figures, conclusions and the report, as the workflow does after its runs.
 
-        They go to the folder `out`, which is empty or does not exist: all or nothing.
+        They are written to the folder `out`, which must be empty or not exist; if an error is raised while they are
+        made, nothing is written.
+
         Raises `UserError` if `out` is not empty, the configuration is not known, or a run is damaged.
         """
         check_free(Path(out))
@@ -256,9 +275,12 @@ class ExperimentResults:
     def proposal(self, out: str | Path, request: Request, scenario: str | None = None) -> list[Path]:
         """Write one page for an application for computing time: Markdown, with its figure in an SVG file.
 
-        Returns the files that were written. `out`: a name that ends in .md.
-        `request`: what is applied for. `scenario`: its runs alone; by default those of all.
-        Raises UserError if nothing was measured on the devices or of the work that is applied for.
+        Return the files that were written.
+
+        `out`: a name that ends in .md. `request`: what is applied for. `scenario`: name of the only scenario whose runs
+        are used; None for the runs of all scenarios.
+
+        Raises `UserError` if nothing was measured on the devices, or with the measure that the work needs.
         """
         results = self._results if scenario is None else self.scenario(scenario).results
         records = read_records(self._measured[0], [run.run for run in results.runs])
@@ -287,7 +309,8 @@ class ExperimentResults:
         for name in self.scenarios:
             rows = table(self.scenario(name))
             parts.append(rows.assign(scenario=name)[["scenario", *rows.columns]])
-        # Empty tables would change the types of columns; if all are empty, one keeps the columns.
+        # Empty tables are left out because they would change the types of columns. If all are empty, the first one is
+        # kept for its columns.
         filled_parts = [part for part in parts if len(part)] or parts[:1]
         return pd.concat(filled_parts, ignore_index=True)
 
@@ -295,12 +318,20 @@ class ExperimentResults:
 class Predictions:
     """Predictions for every configuration, and how predictions of measured runs turned out.
 
-    `predictions` has a row per configuration and number of devices: `step_time_s`, `throughput_per_s` and `speedup`
-    with `…_low` and `…_high`, the `measured` numbers of devices that it is made from, `caveats`, or the `reason` why
-    there is none. `checks` has one per measured number of devices that smaller ones predict: `predicted_s` with
-    `…_low` and `…_high`, `measured_s`, `prediction_error` (predicted over measured, less 1), `inside` (the interval).
-    `verdicts`: a sentence for each machine, whether predictions were checked there, and how they turned out. `units`:
-    what `throughput_per_s` counts of each `configuration` of the tables.
+    Attributes
+    ----------
+    predictions
+        A row per configuration and number of devices: `step_time_s`, `throughput_per_s` and `speedup`, each with the
+        bounds `…_low` and `…_high`; `measured`, the numbers of devices that the prediction is made from; `caveats`. If
+        nothing can be predicted, `reason` says why.
+    checks
+        A row per configuration and measured number of devices that can be predicted from smaller ones: `predicted_s`
+        with `…_low` and `…_high`, `measured_s`, `prediction_error` (predicted time divided by measured time, minus 1)
+        and `inside` (whether the measured time is inside the interval).
+    verdicts
+        A sentence for each machine, on whether predictions were checked there, and how they turned out.
+    units
+        The unit that `throughput_per_s` counts, by `configuration`.
     """
 
     def __init__(self, results: Results, devices: Sequence[int]) -> None:

@@ -16,7 +16,7 @@ from multicard.results.results import Results
 
 
 class ScenarioResults:
-    """The results of one scenario, as `ExperimentResults.scenario` gives them."""
+    """The results of one scenario. `ExperimentResults.scenario` returns them."""
 
     def __init__(self, name: str, results: Results) -> None:
         self.name = name
@@ -24,17 +24,17 @@ class ScenarioResults:
 
     @property
     def measures(self) -> pd.DataFrame:
-        """One row per run: its outcome, parameters and measures; of runs that had all parts of their step."""
+        """One row per run that had all parts of its step: its outcome, parameters and measures."""
         return self.results.frame()
 
     @property
     def ablated(self) -> pd.DataFrame:
-        """One row per run that went without a part of its step, and so trained nothing."""
+        """One row per run that left out a part of its step, and so trained nothing."""
         return self.results.ablated_frame()
 
     @property
     def runs(self) -> pd.DataFrame:
-        """One row per run: its `outcome` and the `reason` for it; those that were not run, too."""
+        """One row per run, including runs that were not run: its `outcome` and the `reason` for it."""
         return self.results.outcomes()
 
     @property
@@ -43,24 +43,28 @@ class ScenarioResults:
         return self.speedup_with(())
 
     def speedup_with(self, parameters: Collection[str]) -> pd.DataFrame:
-        """Return `speedup` with these parameters, too, which all its rows may share."""
+        """Return `speedup` with columns for these parameters, too, even if a parameter is equal in all rows."""
         return speedup_table(self.results, parameters)
 
     @property
     def answer(self) -> NotebookAnswer:
-        """The answer that the scenario gives: a sentence, and in its `table()` the number that it states."""
+        """The answer that the scenario gives: a sentence, and in its `table()` the number that it states, if any."""
         return NotebookAnswer.of(headline(self.results))
 
     def __getitem__(self, table: str) -> pd.DataFrame:
-        """Rows of one gathered table of all completed runs: `steps`, `epochs`, `timeline`, `kernel_classes`, …."""
+        """Return a table gathered from the completed runs: `steps`, `epochs`, `timeline`, `kernel_classes`, ….
+
+        Raises `UserError` if no table has that name.
+        """
         if table not in SCENARIO_TABLES:
             raise UserError(f"no table {table} of a scenario, expected one of {', '.join(SCENARIO_TABLES)}")
         return self.results.table(table)
 
     def figure(self, name: str) -> Figure:
-        """Draw a figure of the catalog (`python -m multicard.figures`). One with nothing to show says why.
+        """Draw a figure of the catalog (`python -m multicard.figures`). A figure with nothing to show says why.
 
-        Raises `UserError` if there is no figure of that name, or it is about what the scenario does not have.
+        Raises `UserError` if there is no figure of that name, or if the scenario lacks a workload or a parameter that
+        the figure needs.
         """
         from multicard.figures.draw import draw
 

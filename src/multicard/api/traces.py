@@ -1,4 +1,4 @@
-"""A trace as tables and figures."""
+"""Read a trace as tables and figures."""
 
 import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -28,7 +28,7 @@ if TYPE_CHECKING:  # a second to import, which the command line saves
 
 
 class NotRecorded(UserError):
-    """A table was asked for that the trace has no events for; the message says which are missing."""
+    """Raised for a table or figure that the trace has no events for; the message says which events are missing."""
 
 
 def read_trace(
@@ -44,19 +44,20 @@ def read_trace(
     Parameters
     ----------
     path
-        A `.sqlite`, `.nsys-rep` or `.qdrep` (which need `nsys`), `.json` or `.json.gz` file, or several or a folder of
-        them, one per node or rank of the same job.
+        A `.sqlite`, `.json` or `.json.gz` file, or a `.nsys-rep` or `.qdrep` file, which needs the program `nsys`. Or
+        several files or a folder of them, one per node or rank of the same job.
     tables
-        Names of the tables to compute, all by default: fewer need less time.
+        Names of the tables to compute; None for all. Fewer tables take less time.
     scope
-        `capture`: everything recorded. `steps`: from the first step's start to the last one's end, and of what ran on
-        devices what was launched then; everything, if the trace shows no steps.
+        `capture`: everything recorded. `steps`: what the host did from the start of the first step to the end of the
+        last step, and what ran on devices and was launched in that time. If the trace shows no steps, everything.
     find_steps
-        Where no range is named `step`, take as steps what other ranges, PyTorch's optimizers or their kernels tell.
+        True to infer steps from other ranges, from PyTorch's optimizers or from the optimizers' kernels, if no range is
+        named `step`.
     large
-        Read a gzipped file even if it unpacks to more than 40 times its size, which few traces do.
+        True to read a gzipped file even if it unpacks to more than 40 times its size, as few traces do.
 
-    Raises `UserError` if there is no trace, it cannot be read, or there is no table or scope of a name.
+    Raises `UserError` if there is no trace, if it cannot be read, or if no table or scope has a given name.
 
     Examples
     --------
@@ -82,7 +83,7 @@ def read_trace(
 
 
 def _check_request(paths: Sequence[Path], tables: Collection[str] | None, scope: str) -> None:
-    """Raise `UserError` if there is no path, or no table or scope of a name."""
+    """Raise `UserError` if there is no path, or if no table or scope has a given name."""
     if not paths:
         raise UserError("no path of a trace, expected at least one")
     unknown = sorted(set(tables or ()) - set(ACTIVITIES))
@@ -93,18 +94,18 @@ def _check_request(paths: Sequence[Path], tables: Collection[str] | None, scope:
 
 
 def _has_marked_steps(activity: ActivityTables) -> bool:
-    """True if a phase or a row of the timeline is of a range that is named `step`."""
+    """True if the tables `phases` or `timeline` show steps, because the program marked ranges named `step`."""
     rows = [*activity.rows.get("phases", []), *activity.rows.get("timeline", [])]
     return any((row.get("phase") or row["scope"]) == STEP for row in rows)
 
 
 class TraceAnalysis:
-    """The activity tables of a trace, as `read_trace` gives them.
+    """The activity tables of a trace. `read_trace` returns it.
 
-    Each table is an attribute (`trace.kernels`), an entry (`trace["kernels"]`) and a member of `trace.tables`: a
-    pandas DataFrame with `report`, `rank` and `process` first. Units are in the names of columns: `_s` seconds,
-    `_bytes` bytes. What was not recorded is `<NA>` or NaN, never 0. A table that the trace has no events for raises
-    `NotRecorded`, which says why.
+    Each table is a pandas DataFrame whose first columns are `report`, `rank` and `process`: an attribute
+    (`trace.kernels`), an item (`trace["kernels"]`) and a value of `trace.tables`. The names of columns state units:
+    `_s` seconds, `_bytes` bytes. What was not recorded is `<NA>` or NaN, never 0. Asking for a table that the trace has
+    no events for raises `NotRecorded`, whose message says why.
     """
 
     def __init__(
@@ -115,32 +116,33 @@ class TraceAnalysis:
         scratch: tempfile.TemporaryDirectory[str],
         scope: str,
     ) -> None:
-        # The file or folder, the first of several.
+        # The file or folder; if there are several, the first.
         self.path = paths[0]
         self.paths = tuple(paths)
-        # What the tables are about: the `capture` or its `steps`.
+        # What the tables are about, the argument of `read_trace`: `capture` or `steps`.
         self.scope = scope
-        # The reason why a table is not there, by its name.
+        # For each table that was not recorded, the reason.
         self.absent: Mapping[str, str] = MappingProxyType(tables.absent)
-        # Lines on what was set right in the capture.
+        # Lines about what was corrected in the capture.
         self.notices = tables.notices
-        # Lines on what is missing from the capture, so that what it shows may be wrong.
+        # Lines about what is missing from the capture, so that the tables may be wrong.
         self.warnings = tables.warnings
         self._activity = tables
         self._traces = traces
-        # The folder of exported reports is removed with this object.
+        # The temporary folder of exported reports, which is removed together with this object.
         self._scratch = scratch
         self._frames: dict[str, pd.DataFrame] = {}
 
     @property
     def tables(self) -> "dict[str, pd.DataFrame]":
-        """The recorded tables by name."""
+        """The tables that were recorded, by name."""
         return {name: self[name] for name in self.names}
 
     def rows(self, name: str) -> list[dict[str, Any]]:
-        """Return one table as Python values, None for what was not recorded.
+        """Return the rows of one table as Python values, with None for what was not recorded.
 
-        Raises `NotRecorded` if the trace has no events for it, and `UserError` if no table has that name.
+        Raises `NotRecorded` if the trace has no events for the table, and `UserError` if the table was not computed or
+        no table has that name.
         """
         if name in self.absent:
             raise NotRecorded(f"{self.path}: {name}: cannot tell: {self.absent[name]}")
@@ -149,12 +151,12 @@ class TraceAnalysis:
         return self._activity.rows[name]
 
     def summary(self, name: str) -> list[dict[str, Any]]:
-        """Return one table in short: `rows`, but means over steps."""
+        """Return `rows` in short, the largest `total_s` first: `phases` and `timeline` have means over steps."""
         return summarized(name, self.rows(name))
 
     @property
     def names(self) -> list[str]:
-        """Names of the recorded tables."""
+        """Names of the tables that were recorded."""
         return list(self._activity.rows)
 
     def __getitem__(self, name: str) -> "pd.DataFrame":
@@ -184,7 +186,10 @@ class TraceAnalysis:
         return answer(self._activity)
 
     def figure(self) -> "Figure":
-        """Draw where each device's time goes, over the capture or all steps, and per step."""
+        """Draw where each device's time goes, over the capture or all steps, and per step.
+
+        Raises `NotRecorded` if the trace has no timeline or no kernels.
+        """
         from multicard.api.display import unmanaged
         from multicard.figures.style import styled
         from multicard.figures.timeline import timeline
@@ -196,21 +201,27 @@ class TraceAnalysis:
             return unmanaged(timeline(rows))
 
     def compare(self, other: "TraceAnalysis") -> "pd.DataFrame":
-        """Compare the steps with those of another trace: how long one takes, then what differs, largest first.
+        """Compare the steps with those of another trace: first how long a step takes, then what differs, largest first.
 
         Returns
         -------
         pandas.DataFrame
-            Columns `table`, `name`, `a_s` (this trace), `b_s` (the other), `difference_s`, `ratio` (b over a) with
-            its 95% interval `low` to `high`, and `a_calls` and `b_calls`. Seconds and calls are `per step` where both
-            traces show steps, else both of the `whole capture`, as `attrs["basis"]` says. The row `step time` comes
-            first: elapsed time over steps, from the start of the first to that of the last; it alone has an interval,
-            which covers what varies within the captures. Without steps the row `span` stands in its place: the time
-            from a device's first activity to its last. Rows of `timeline` count every moment of a device once. The
-            others are means over processes of summed durations, which add up where they overlap; host calls that wait
-            for a device come last. By side, `attrs["step_times"]` has the `StepTime` of those that show steps,
-            `attrs["periods"]` the times from start to start, `attrs["outlying"]` numbers of steps that stand out;
-            `attrs["gpus"]` has the kinds of GPUs if they differ.
+            Columns `table`, `name`, `a_s` (this trace), `b_s` (the other trace), `difference_s` (b minus a), `ratio` (b
+            divided by a) with its 95% interval from `low` to `high`, `a_calls` and `b_calls`.
+
+            - If both traces show steps, seconds and calls are `per step`, else of the `whole capture`.
+            - The first row is `step time`: the time from the start of one step to the start of the next, mean over
+              steps and devices. Only this row has an interval, which covers what varies within the captures. If a trace
+              shows no steps, the first row is `span` instead: the time from a device's first activity to its last. This
+              row is missing if a trace recorded no devices.
+            - Rows of the table `timeline` count every moment of a device once.
+            - Rows of other tables are summed durations, mean over processes. Durations that overlap are all counted.
+            - Host calls that wait for a device come last.
+
+            The `attrs` of the table: `basis` is `per step` or `whole capture`. By side, `a` or `b`, `step_times` has
+            the `StepTime` of a side that shows steps, `periods` the seconds from the start of each step to the start of
+            the next, `outlying` the numbers, from 1, of steps that took far longer, and `gpus` the kinds of GPUs, empty
+            unless these differ.
         """
         import pandas as pd
 
@@ -225,7 +236,8 @@ class TraceAnalysis:
             if time is not None:
                 step_times[side] = time
         if len(step_times) < len(sides):
-            # Both are compared over their whole capture, which a trace without steps has in either scope.
+            # Both are compared over their whole captures. The tables of a side without steps are of the whole capture
+            # already.
             for side in step_times:
                 tables[side] = sides[side]._compared_tables(CAPTURE)
         rows, basis = compare_captures(tables["a"], tables["b"])
@@ -244,7 +256,7 @@ class TraceAnalysis:
         return comparison
 
     def _compared_tables(self, scope: str) -> ActivityTables:
-        """Return the tables that a comparison needs, of a scope."""
+        """Return the tables that a comparison needs, computed for a scope."""
         from multicard.analysis.comparison.trace_comparison import COMPARED
 
         computed = {*self._activity.rows, *self._activity.absent}
@@ -256,7 +268,10 @@ class TraceAnalysis:
         return tuple(name for trace in self._traces for name in trace.gpus)
 
     def save(self, folder: str | Path) -> list[Path]:
-        """Write each recorded table as Parquet and CSV, and a figure of the timeline, if any; return their paths."""
+        """Write each recorded table as Parquet and CSV, and a figure of the timeline if a device was at work.
+
+        Return the paths of the files.
+        """
         import pyarrow.csv
         import pyarrow.parquet
 
@@ -309,12 +324,12 @@ class TraceAnalysis:
 
 
 def _for_people(table: pa.Table) -> pa.Table:
-    """Return a table whose text a terminal and a spreadsheet may show, as names of kernels may be anything."""
+    """Return a table whose text is safe to show in a terminal and a spreadsheet: kernels' names may hold anything."""
     import pyarrow.compute as pc
 
     for index, column in enumerate(table.schema):
         if pa.types.is_string(column.type):
-            # A text occurs in many rows: it is encoded once.
+            # A text may occur in many rows, but is converted only once.
             encoded = pc.dictionary_encode(table[column.name].combine_chunks())
             texts = [None if text is None else for_csv(printable(text)) for text in encoded.dictionary.to_pylist()]
             cells = pc.take(pa.array(texts, pa.string()), encoded.indices)
