@@ -1,4 +1,4 @@
-"""The console command `multicard`; each of its commands is a module of this package."""
+"""The console command `multicard`. Each of its commands is a module of this package."""
 
 import argparse
 import os
@@ -11,7 +11,8 @@ from multicard.cli._command import Command, Parser
 from multicard.core.entries import by_name
 from multicard.core.errors import reported
 
-# The help lists them in this order. The modules import what they need inside functions, so that this takes no time.
+# The help lists the commands in this order. Importing the modules is fast, because they import what they need inside
+# functions.
 COMMANDS: Mapping[str, Command] = by_name(
     scale.COMMAND,
     run.COMMAND,
@@ -28,7 +29,7 @@ COMMANDS: Mapping[str, Command] = by_name(
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command line; exit with 1 and a line per fault where the input is refused."""
+    """Run the command line. If the input is refused, print a line per fault and exit with code 1."""
     os.environ["MPLBACKEND"] = "Agg"  # figures go to files
     all_arguments = sys.argv[1:] if arguments is None else arguments
     own_arguments, trailing_arguments = _divided(all_arguments)
@@ -42,7 +43,7 @@ def main(arguments: list[str] | None = None) -> None:
     subparsers = parser.add_subparsers(required=True, prog="multicard", metavar="COMMAND", help="one of those below")
     for command in COMMANDS.values():
         example = f"example: {command.example}"
-        # Without `help` the list of all commands does not repeat them.
+        # Without the argument `help`, argparse does not list the command again: `_groups` lists all commands.
         subparser = subparsers.add_parser(command.name, description=f"{command.help}; {example}")
         command.add_arguments(subparser)
         if command.trailing:
@@ -57,7 +58,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _divided(arguments: list[str]) -> tuple[list[str], list[str]]:
-    """Return the arguments before and after `--`, if the command takes trailing arguments; see `Command.trailing`."""
+    """Return the arguments before and those after `--`; all and none for commands without `Command.trailing`."""
     takes_trailing = any(command.trailing and command.name in arguments[:1] for command in COMMANDS.values())
     if not takes_trailing or "--" not in arguments:
         return arguments, []

@@ -14,21 +14,25 @@ from multicard.core.files import unwritable
 from multicard.core.pipeline import pipeline_folder
 from multicard.core.validation import did_you_mean
 
-# Configuration files that need no naming: that of `multicard scale`, and the one of `multicard.experiment.config`.
+# Configuration files that commands use if none is named: the one that `multicard scale` writes, else the one that is
+# shipped in a clone.
 OF_SCALE, SHIPPED = Path("multicard.yaml"), Path("config/config.yaml")
 MEASURE, UNDERSTAND, PREPARE = "Measure", "Understand", "Prepare and share"  # groups of commands
 
 
-# Exit codes that mean the same of every command; 0 where all is well.
+# Exit codes that have the same meaning for every command; 0 means that all is well.
 FAILURE_CODE = 1  # wrong usage, an error, a failed run or a regression
 CANNOT_TELL_CODE = 2  # what was measured does not answer the question
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that names a bad value in one line, as `UserError` does; what is missing comes with the usage."""
+    """A parser that reports a bad value in one line, as `UserError` is reported, and other faults with the usage."""
 
     def error(self, message: str) -> NoReturn:
-        """Exit as `UserError` does; argparse begins what it says of an argument's value with the word."""
+        """Exit with `FAILURE_CODE` and the message, without the usage if the message is about a value.
+
+        argparse begins such messages with "argument".
+        """
         if message.endswith("required: COMMAND"):
             message = f"the command is missing; {self.prog} --help lists them"
         elif not message.startswith("argument "):
@@ -37,7 +41,9 @@ class Parser(argparse.ArgumentParser):
 
 
 def _with_hint(message: str) -> str:
-    """Word a value that is none of the choices as a configuration's is, with what was probably meant.
+    """Return the message, worded as for a configuration if a value is not one of the choices; else unchanged.
+
+    The value that was probably meant is added.
 
     >>> _with_hint("argument COMMAND: invalid choice: 'sclae' (choose from 'scale', 'run')")
     "argument COMMAND: found 'sclae' (did you mean 'scale'?), expected one of scale, run"
@@ -52,22 +58,22 @@ def _with_hint(message: str) -> str:
 
 @dataclass(frozen=True)
 class Command:
-    """A command of the command line: a module, whose name is the command's and whose docstring its help.
+    """A command of the command line, defined by a module: its name is the command's name, its docstring is the help.
 
-    It imports what `run` needs inside functions, so that `multicard --help` and every other command start fast.
+    The module imports what `run` needs inside functions, so that `multicard --help` and all other commands start fast.
     """
 
     group: str
     example: str  # a command line that uses it
     add_arguments: Callable[[argparse.ArgumentParser], None]
-    run: Callable[[argparse.Namespace], None]  # raises `UserError` for bad input; exits with a code of those above
-    # How its usage shows the arguments after `--`, which it gets as the list `trailing`. None where `--` means what it
-    # means to argparse.
+    run: Callable[[argparse.Namespace], None]  # raises `UserError` for bad input; may exit with one of the codes above
+    # Text of the usage for the arguments after `--`, which `run` gets as the list `trailing`. None if the command takes
+    # no such arguments; then `--` has its usual meaning for argparse.
     trailing: str | None = None
 
     @property
     def name(self) -> str:
-        """Name of its module."""
+        """The name of the command, which is that of its module."""
         return self.run.__module__.rpartition(".")[2]
 
     @property
@@ -78,7 +84,7 @@ class Command:
 
 
 def add_configuration(parser: argparse.ArgumentParser) -> None:
-    """Add the configuration file of an experiment."""
+    """Add the argument CONFIG, the configuration file of an experiment."""
     parser.add_argument(
         "config", type=Path, nargs="?", metavar="CONFIG", default=OF_SCALE if OF_SCALE.exists() else SHIPPED,
         help=f"configuration file (default: {OF_SCALE} if there is one, else {SHIPPED})",
@@ -86,7 +92,7 @@ def add_configuration(parser: argparse.ArgumentParser) -> None:
 
 
 def add_profile(parser: argparse.ArgumentParser, what_for: str = "whose cluster to plan for") -> None:
-    """Add the Snakemake profile."""
+    """Add the option --profile, a Snakemake profile. `what_for`: words of its help."""
     parser.add_argument(
         "--profile", type=profile, metavar="FOLDER",
         help=f"Snakemake profile {what_for}: a folder, or the name of yours or a shipped one, such as slurm "
@@ -95,14 +101,17 @@ def add_profile(parser: argparse.ArgumentParser, what_for: str = "whose cluster 
 
 
 def profile(named: str) -> Path:
-    """Return the folder of a profile, as Snakemake looks for it: a path, else the user's or the shipped one by name."""
+    """Return the folder of a profile as Snakemake finds it: the path, else the user's or the shipped one of that name.
+
+    If none exists, return the path as stated.
+    """
     users = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config", "snakemake", named)
     candidates = (Path(named), users, pipeline_folder() / "profiles" / named)
     return next((folder for folder in candidates if folder.exists()), Path(named))
 
 
 def add_results(parser: argparse.ArgumentParser) -> None:
-    """Add the results of an experiment."""
+    """Add the argument RESULTS, the results of an experiment."""
     parser.add_argument(
         "source", type=Path, nargs="?", metavar="RESULTS", default=Path("results"),
         help="results folder, archive of recorded runs, or configuration file, of which the runs that are there count "
@@ -111,23 +120,23 @@ def add_results(parser: argparse.ArgumentParser) -> None:
 
 
 def add_device(parser: argparse._ActionsContainer) -> None:
-    """Add the kind of device."""
+    """Add the option --device, the kind of device."""
     parser.add_argument(
         "--device", choices=["auto", "cpu", "cuda"], default="auto", help="auto (default): cuda if there is a GPU"
     )
 
 
 def device_of(stated: str) -> str:
-    """Return the kind of device that `--device` states, or that this machine has."""
+    """Return the kind of device that `--device` states; for "auto", cuda if this machine has a GPU, else cpu."""
     from multicard.experiment.machine import Machine
 
     return ("cuda" if Machine.here().gpus else "cpu") if stated == "auto" else stated
 
 
 def numbers_of_devices(text: str) -> list[int]:
-    """Read the value of `--devices`, such as 1,2,4.
+    """Return the numbers in the value of `--devices`, such as 1,2,4, each once.
 
-    Raises `UserError` if it is anything else, or more than any machine has.
+    Raises `UserError` if the text is anything else, or a number has more than six digits.
     """
     if not re.fullmatch(r"[1-9]\d{0,5}(,[1-9]\d{0,5})*", text):
         raise UserError(f"--devices: found {text!r}, expected numbers of devices such as 1,2,4")
@@ -135,9 +144,9 @@ def numbers_of_devices(text: str) -> list[int]:
 
 
 def refuse_unwritable(option: str, file: Path) -> None:
-    """Refuse a file that an option names and that cannot be written, before anything is measured.
+    """Raise `UserError` with the reason if the file that an option names cannot be written.
 
-    Raises `UserError` naming why.
+    Called before anything is measured, so that no measurement is lost.
     """
     reason = f"{file} is a folder, expected a file" if file.is_dir() else unwritable(file.absolute().parent)
     if reason:

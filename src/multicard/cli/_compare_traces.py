@@ -1,4 +1,4 @@
-"""What `multicard compare` prints of two traces."""
+"""Print what `multicard compare` finds between two traces."""
 
 import math
 from pathlib import Path
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
     from multicard.analysis.runs.step_periods import StepTime
 
-LONGEST = 20  # long steps in a line
-LONGEST_TABLE = 30  # differences in the table
+LONGEST = 20  # number of long steps that are named in a line
+LONGEST_TABLE = 30  # number of rows in the table of differences
 STEPS_CAPTION = (
     "Times and numbers of calls are per step. The step time is elapsed time over steps, from the start of the first to "
     "that of the last; its interval covers what varies within the two captures, not from one run to another."
@@ -30,7 +30,7 @@ ROWS_CAPTION = (
 
 
 def compare_traces(a: Path, b: Path) -> int:
-    """Print what differs between two traces: the step time first, then the largest difference; return the exit code."""
+    """Print what differs between two traces: the step time, then the largest differences. Return the exit code."""
     from multicard import read_trace
     from multicard.analysis.comparison.trace_comparison import COMPARED, PER_STEP
 
@@ -54,7 +54,7 @@ def compare_traces(a: Path, b: Path) -> int:
 
 
 def _gpu_lines(differences: "pd.DataFrame") -> list[str]:
-    """Return a line if the GPUs are not of the same kinds: what differs may be theirs."""
+    """Return a line if the kinds of GPUs differ, because this may explain all other differences; else no line."""
     kinds_by_side = differences.attrs["gpus"]
     if not kinds_by_side:
         return []
@@ -63,7 +63,7 @@ def _gpu_lines(differences: "pd.DataFrame") -> list[str]:
 
 
 def _step_time_lines(differences: "pd.DataFrame") -> list[str]:
-    """Return how many times as fast a step is, and how unequal the steps are."""
+    """Return lines: how many times as fast a step is and, for each side, whether its steps are unequal or some long."""
     import pandas as pd
 
     from multicard.analysis.comparison.trace_comparison import STEP_TIME
@@ -86,7 +86,9 @@ def _step_time_lines(differences: "pd.DataFrame") -> list[str]:
 
 
 def _ratio_words(ratio: float, bounds: tuple[float, float] | None) -> str:
-    """Return by how much step times differ, with the bounds of their ratio.
+    """Return by how much step times differ, in words.
+
+    `ratio`: step time of b divided by that of a; `bounds`: its 95% interval, None if there are too few steps for one.
 
     >>> _ratio_words(1.25, None)
     '+25.0%, too few steps for an interval: capture 13 or more'
@@ -103,7 +105,7 @@ def _ratio_words(ratio: float, bounds: tuple[float, float] | None) -> str:
 
 
 def _change(ratio: float) -> str:
-    """Return by how much a ratio is above or below 1.
+    """Return by how much a ratio is above or below 1, in per cent.
 
     >>> _change(1.0 - 1e-12), _change(0.9)
     ('0.0%', '-10.0%')
@@ -119,7 +121,7 @@ def _unequal_steps_line(side: str, time: "StepTime") -> str:
 
 
 def _span_lines(differences: "pd.DataFrame") -> list[str]:
-    """Return why there is no step time, and the spans in its place."""
+    """Return lines: why there is no step time, and instead the spans of both sides, if both have one."""
     from multicard.analysis.comparison.trace_comparison import SPAN
 
     without_steps = [side for side in ("a", "b") if side not in differences.attrs["step_times"]]
@@ -138,7 +140,7 @@ def _span_lines(differences: "pd.DataFrame") -> list[str]:
 
 
 def _times_of_both(timeline: "pd.DataFrame", name: str) -> tuple[float, float] | None:
-    """Return a time of both sides, in seconds; None if a side does not have it."""
+    """Return a time of both sides, in seconds; None if one side does not have it. `timeline`: rows by name."""
     if name not in timeline.index:
         return None
     a_s, b_s = timeline.loc[name, ["a_s", "b_s"]].astype(float)
@@ -146,7 +148,7 @@ def _times_of_both(timeline: "pd.DataFrame", name: str) -> tuple[float, float] |
 
 
 def _times_as_fast(ratio: float) -> str:
-    """Return how many times as fast the newer side is, by the ratio of times.
+    """Return how many times as fast b is. `ratio`: time of b divided by time of a.
 
     >>> _times_as_fast(0.0522), _times_as_fast(1.0)
     ('b is 19.2 times as fast as a', 'b is 1.00 times as fast as a')
@@ -156,7 +158,7 @@ def _times_as_fast(ratio: float) -> str:
 
 
 def _collective_lines(differences: "pd.DataFrame") -> list[str]:
-    """Return a line if numbers of collectives differ: then the work does."""
+    """Return a line if the numbers of collectives differ by more than 0.5%: then the traces do different work."""
     collectives = differences[differences["table"] == "collectives"]
     calls_a, calls_b = collectives[["a_calls", "b_calls"]].astype(float).sum()
     if abs(calls_a - calls_b) <= 0.005 * max(calls_a, calls_b):

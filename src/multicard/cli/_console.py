@@ -1,4 +1,4 @@
-"""Tables and lines on the terminal."""
+"""Print tables and lines on the terminal."""
 
 import sys
 from collections.abc import Sequence
@@ -12,21 +12,21 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-WIDE = 220  # columns of a table that goes to a file or a pipe
-NAME_WIDTH = 70
+WIDE = 220  # characters of a line if the output goes to a file or a pipe
+NAME_WIDTH = 70  # characters of a name in a table; longer ones are cut
 
 Rows = Sequence[dict[str, Any]]
 
 
 def console(stderr: bool = False) -> "Console":
-    """Return the console for standard output, or for errors."""
+    """Return the console for standard output, or for standard error."""
     from rich.console import Console
 
     return Console(width=None if stderr or sys.stdout.isatty() else WIDE, stderr=stderr)
 
 
 def say(*parts: "str | Table", stderr: bool = False) -> None:
-    """Print lines of text, as they are, and tables."""
+    """Print tables, and lines of text without interpreting markup in them."""
     terminal = console(stderr)
     for part in parts:
         if isinstance(part, str):
@@ -36,7 +36,10 @@ def say(*parts: "str | Table", stderr: bool = False) -> None:
 
 
 def rows_table(rows: Rows, title: str, caption: str, longest: int) -> "Table":
-    """Show the first rows of a table, without columns that are empty throughout, or the name of the only report."""
+    """Return a table for the terminal with the first `longest` of `rows`, which must not be empty.
+
+    Columns that are empty in these rows are left out, and so is the column `report` if there is only one report.
+    """
     from rich.table import Table
 
     several = len({row.get("report") for row in rows}) > 1
@@ -57,7 +60,7 @@ def rows_table(rows: Rows, title: str, caption: str, longest: int) -> "Table":
 def text_table(
     title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], longest: int | None = None
 ) -> "Table":
-    """Show rows of text, of which each cell may have a length."""
+    """Return a table of text for the terminal. Cells are cut to `longest` characters; None does not cut them."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
@@ -71,7 +74,7 @@ def text_table(
 
 
 def _cut(names: Sequence[str], longest: int) -> list[str]:
-    """Cut the cells of a column so that unequal ones stay unequal, mangled names of kernels in a readable form."""
+    """Return cells cut to a length so that different ones stay different; mangled names of kernels become readable."""
     from multicard.trace.kernel_names import readable_name
 
     return cut_apart([printable(readable_name(name)) for name in names], longest)

@@ -1,4 +1,4 @@
-"""What comes last on the console of a finished experiment: caveats, where the report is, and what to do next."""
+"""Print the end of a finished experiment's output: results, caveats, where the report is, and what to do next."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from multicard.experiment.config import Experiment
     from multicard.results.results import Results
 
-# Headings that are shorter than the names of their columns.
+# Short headings for columns that have longer names.
 HEADINGS = {
     "throughput_samples_per_s": "samples/s", "tokens_per_s": "tokens/s", "steps_per_s": "steps/s",
     "data_share": "data wait", "exposed_communication_share": "exposed communication",
@@ -31,7 +31,8 @@ UNCOUNTED = "the samples of a step are unknown, so throughput is in steps and th
 def print_results(experiment: "Experiment", config: Path) -> None:
     """Print what could change the results of the scenarios, where the report is, and what to do next.
 
-    Of a single scenario there is a table of its configurations before. `config`: the file that states the experiment.
+    If there is a single scenario, a table of its configurations is printed first. `config`: configuration file of the
+    experiment.
 
     Raises `UserError` if a scenario was not measured.
     """
@@ -39,7 +40,7 @@ def print_results(experiment: "Experiment", config: Path) -> None:
     from multicard.results.tables import MEASURES
 
     folder = Path(experiment.results)
-    outcomes: dict[str, str] = {}  # the key is a run; scenarios may share runs
+    outcomes: dict[str, str] = {}  # by run, because scenarios may share runs
     lines: list[str] = []
     is_alone = len(experiment.scenarios) == 1
     for name, scenario in experiment.scenarios.items():
@@ -79,7 +80,7 @@ def _print_table(question: str, results: "Results") -> list[str]:
 
 
 def _lines_below(results: "Results") -> list[str]:
-    """Return what parts of the step cost, what cannot run here, and what could change the results."""
+    """Return lines: what parts of the step cost, which runs cannot run here, and what could change the results."""
     from multicard.analysis import ablation
     from multicard.analysis.notes import notes
 
@@ -92,7 +93,7 @@ def _lines_below(results: "Results") -> list[str]:
 
 
 def _changed_scripts(experiment: "Experiment") -> Iterator[str]:
-    """Yield a line for each script that has changed since it was measured: its completed runs are not made again."""
+    """Yield a line for each script that has changed since it was measured, because its runs are not measured again."""
     from multicard.core.files import sha256
     from multicard.core.system import read_or_none
     from multicard.experiment.read_run import read_run_if_any
@@ -116,7 +117,7 @@ def _changed_scripts(experiment: "Experiment") -> Iterator[str]:
 
 
 def _next_step(experiment: "Experiment", config: Path, outcomes: Mapping[str, str]) -> str:
-    """Return what to do next, what for, and by which command; `outcomes` by run."""
+    """Return the line that says what to do next, for what purpose, and by which command. `outcomes`: by run."""
     failed = sum(outcome != "completed" for outcome in outcomes.values())
     if failed:
         lost = f"{failed} of {counted(len(outcomes), 'run')} did not complete"
@@ -147,20 +148,20 @@ class Column(NamedTuple):
 
     @property
     def cell_width(self) -> int:
-        """Characters of the longest cell, or word of the heading, between whose words a line may break."""
+        """Number of characters of the longest cell or word of the heading; headings may break between words."""
         return max(map(len, (*self.heading.split(), *self.cells)))
 
     @property
     def width(self) -> int:
-        """Characters that the column takes, with its line and a blank on each side of a cell."""
+        """Number of characters that the column takes: the cell, a blank on each side of it, and a line."""
         return self.cell_width + 3
 
 
 def overview_tables(title: str, rows: "pd.DataFrame", measures: list[str], width: int) -> list["Table"]:
-    """Show configurations by `analysis.overview`: parameters, measures with their intervals, and outcomes.
+    """Return tables of configurations for the terminal: parameters, measures with their intervals, and outcomes.
 
-    Measures that are unknown throughout are left out. Those that do not fit into `width` columns follow in further
-    tables, so that no number is cut.
+    `rows`: made by `analysis.overview`. Measures that no configuration has are left out. Measures that do not fit into
+    `width` characters follow in further tables, so that no number is cut.
     """
     parameters = [
         Column(name.removeprefix(ARGS_PREFIX), [_parameter_cell(value) for value in rows[name]], "left")
@@ -169,7 +170,7 @@ def overview_tables(title: str, rows: "pd.DataFrame", measures: list[str], width
     ]
     columns = [_measure_column(rows, name) for name in measures if rows[name].notna().any()]
     columns.append(Column("outcome", [str(outcome).replace("_", " ") for outcome in rows["outcome"]], "left"))
-    # Each table repeats the parameters; its last line takes a character.
+    # Each table repeats the parameters, and the line at its right edge takes a character.
     available = width - 1 - sum(column.width for column in parameters)
     parts = _fitting_parts(columns, available)
     return [_table(title if number == 0 else None, [*parameters, *part]) for number, part in enumerate(parts)]
@@ -181,7 +182,7 @@ def _parameter_cell(value: object) -> str:
 
 
 def _measure_column(rows: "pd.DataFrame", name: str) -> Column:
-    """Return a column with a measure's values in the unit that suits the largest, each with its interval."""
+    """Return a column with a measure's values, each with its interval, in the unit that suits the largest value."""
     units = units_of(name)
     factor, unit = unit_for(rows[name], units) if units else (1.0, "")
     values, lows, highs = (rows[f"{name}{end}"] * factor for end in ("", "_low", "_high"))
@@ -191,7 +192,7 @@ def _measure_column(rows: "pd.DataFrame", name: str) -> Column:
 
 
 def _fitting_parts(columns: Sequence[Column], available: int) -> list[list[Column]]:
-    """Divide columns into parts of which each fits into the available width, or is a single column."""
+    """Divide columns, in order, into parts that fit into the available width; a wider column is a part by itself."""
     parts: list[list[Column]] = []
     remaining = 0
     for column in columns:

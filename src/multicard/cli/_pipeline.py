@@ -1,4 +1,4 @@
-"""Running the pipeline by Snakemake in the current folder."""
+"""Run the pipeline with Snakemake in the current folder."""
 
 import os
 import signal
@@ -14,11 +14,11 @@ from multicard.core.signals import DeferredSignals
 def run_pipeline(
     config: Path, profile: Path | None = None, options: Sequence[str] = (), targets: Sequence[str] = ()
 ) -> bool:
-    """Run a configuration file by Snakemake in the current folder; return True if all that was asked for was made.
+    """Run a configuration file with Snakemake in the current folder; return True if Snakemake made all targets.
 
-    `profile`: Snakemake's; by default the shipped one for this machine. `options`: further ones of Snakemake, with
-    which all output is its own, not that of `snakemake_logger_plugin_multicard`.
-    `targets`: files to make, of which only errors are printed; by default all, the report included.
+    `profile`: profile of Snakemake; None for the shipped one for this machine. `options`: further options of Snakemake;
+    with options, Snakemake prints its own output instead of that of `snakemake_logger_plugin_multicard`. `targets`:
+    files to make, with only errors printed; by default all files are made, the report included.
     """
     pipeline = pipeline_folder()
     if options:
@@ -27,7 +27,7 @@ def run_pipeline(
         console = "errors"
     else:
         console = "results"
-    # -P: a file of the current folder must not take the place of a module that Snakemake imports.
+    # With -P Python does not import modules from the current folder, where a file may have the name of a module.
     command = [sys.executable, "-P", "-m", "snakemake", "--configfile", str(config)]
     command += ["--snakefile", str(pipeline / "workflow/Snakefile")]
     command += ["--profile", str(profile or pipeline / "profiles/local")]
@@ -37,21 +37,23 @@ def run_pipeline(
 
 
 def _run(command: Sequence[str]) -> int:
-    """Return the exit code of Snakemake.
+    """Run Snakemake and return its exit code; raise `KeyboardInterrupt` if this process was asked to end meanwhile.
 
-    Snakemake ends, with all that it started, when this process gets a signal to end, by Ctrl-C or not, and when this
-    process is killed.
+    If this process gets SIGINT (Ctrl-C), SIGTERM or SIGHUP, or if it is killed, Snakemake ends with all processes and
+    jobs that it started.
     """
 
     def end_snakemake(_number: int) -> None:
         process.send_signal(signal.SIGTERM)
 
     signals = DeferredSignals(repeat=end_snakemake)
-    # Snakemake watches one end; the other one closes when this process ends in whatever way.
+    # Snakemake watches the reading end of the pipe. The writing end closes when this process ends, even if it is
+    # killed.
     watched, held = os.pipe()
     environment = os.environ | {PARENT_PIPE: f"{watched}:{os.fstat(watched).st_ino}"}
     try:
-        # Snakemake gets a session of its own: Ctrl-C is to reach it once, as the signal on which it ends its jobs too.
+        # In a session of its own Snakemake does not get Ctrl-C from the terminal. It gets only the SIGTERM that
+        # `end_snakemake` sends, on which it also ends its jobs.
         with (
             signals.installed(),
             subprocess.Popen(command, env=environment, pass_fds=[watched], start_new_session=True) as process,

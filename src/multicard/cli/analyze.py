@@ -18,14 +18,14 @@ from multicard.core.text import counted, printable
 if TYPE_CHECKING:
     from multicard.api.traces import TraceAnalysis
 
-LONGEST = 10  # rows of a table on the terminal
-# What --as-runs writes.
+LONGEST = 10  # number of rows of a table on the terminal
+# Configuration file and folder of results that --as-runs writes.
 CONFIG = Path("adopted.yaml")
 RESULTS = "results-adopted"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the trace, and what to make of it."""
+    """Add the arguments: the trace, and what to make of it."""
     add = parser.add_argument
     add(
         "path", type=Path, nargs="+",
@@ -51,7 +51,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Print a summary of a trace; write its tables and events where that is asked for. Or make runs of traces."""
+    """Print a summary of a trace, and write its tables and events if asked to; with --as-runs, make runs of traces.
+
+    Exit with `CANNOT_TELL_CODE` if the trace does not tell where the time goes.
+    """
     if arguments.as_runs:
         if len(arguments.path) > 1:
             raise UserError(f"--as-runs: found {len(arguments.path)} paths, expected one table of traces")
@@ -67,7 +70,7 @@ def run(arguments: argparse.Namespace) -> None:
             raise UserError(f"--out: cannot write to {out}: {reason}")
     if events is not None:
         refuse_unwritable("--perfetto", events)
-    # Tables are of everything recorded, the answer is about the steps.
+    # Tables are computed from everything that was recorded. Without tables, the answer is about the steps.
     tables = arguments.verbose or arguments.only or arguments.json or out is not None
     trace = read_trace(
         arguments.path,
@@ -84,7 +87,7 @@ def run(arguments: argparse.Namespace) -> None:
         _print_tables(trace)
     else:
         is_known = _print_answer(trace)
-    # The answer has printed the warnings itself.
+    # `_print_answer` prints the warnings itself.
     remarks = [*trace.warnings, *trace.notices] if tables else list(trace.notices)
     if out is not None:
         written = trace.save(out)
@@ -93,13 +96,13 @@ def run(arguments: argparse.Namespace) -> None:
     if events is not None:
         trace.write_perfetto(events)
         remarks.append(f"events for ui.perfetto.dev: {events}")
-    say(*remarks, stderr=arguments.json)  # standard output is JSON alone then
+    say(*remarks, stderr=arguments.json)  # with --json, standard output has only JSON
     if not is_known:
         sys.exit(CANNOT_TELL_CODE)
 
 
 def _print_answer(trace: "TraceAnalysis") -> bool:
-    """Print where the time of a trace goes; return whether the trace tells that."""
+    """Print where the time of a trace goes; return False if the trace does not tell."""
     answer = trace.answer()
     say(*answer.warnings, answer.sentence)
     if answer.parts:
@@ -127,7 +130,7 @@ def _print_tables(trace: "TraceAnalysis") -> None:
 
 
 def _make_runs(table: Path, overwrite: bool, step_range: str | None, large: bool) -> None:
-    """Make runs of the traces of a table, draw their figures, and print their results."""
+    """Make runs from the traces in a table, write their configuration, draw their figures, and print their results."""
     import yaml
 
     from multicard.adopt.configuration import configuration
@@ -160,7 +163,7 @@ def _make_runs(table: Path, overwrite: bool, step_range: str | None, large: bool
         for run in scratch.iterdir():
             target = Path(experiment.results, "runs", run.name)
             shutil.rmtree(target, ignore_errors=True)
-            shutil.copytree(run, target)  # keeps times, by which Snakemake tells what is out of date
+            shutil.copytree(run, target)  # keeps the files' times, which tell Snakemake what is out of date
     print(f"configuration: {CONFIG}", flush=True)
     run_and_print(Matrix.plan(check(config, str(CONFIG))), CONFIG)
 

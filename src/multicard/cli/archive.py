@@ -9,7 +9,7 @@ from multicard.cli._console import say
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the file to write."""
+    """Add the arguments: the configuration, the file to write, and the profile."""
     add_configuration(parser)
     parser.add_argument(
         "--out", type=Path, metavar="FILE", help="file to write (default: the configuration's name, with .tar.gz)"
@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Pack the runs of an experiment, and list the skipped ones; exit with 1 where there are some."""
+    """Pack the runs of an experiment, and list the skipped ones; exit with 1 if there are any."""
     from multicard.archive.pack import pack
     from multicard.core.text import listed
     from multicard.core.units import BYTES, with_unit

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what is compared, and for results what counts as worse."""
+    """Add the arguments: what is compared and, for results, what counts as worse."""
     parser.add_argument(
         "paths", type=Path, nargs="+", metavar="PATH",
         help="two traces as for analyze; or results folders or archives of recorded runs, the oldest first, each of "
@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Print what differs; exit with 1 for a regression beyond --fail-above, else with 2 where something is not told."""
+    """Print what differs; exit with 1 for a regression beyond --fail-above, else with 2 if something cannot be told."""
     from multicard.api.results import holds_results
 
     are_results = any(map(holds_results, arguments.paths))
@@ -62,9 +62,10 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def compare_results(arguments: argparse.Namespace) -> int:
-    """Print what changed from one set of results to the next; return the exit code.
+    """Print what changed from each set of results to the next; return the exit code.
 
-    Raises `UserError` if an option is faulty, or results cannot be read.
+    It is 1 if any comparison has a regression, else 2 if any cannot tell, else 0. Raises `UserError` if an option is
+    faulty, or results cannot be read.
     """
     from multicard.analysis.comparison.words import SideNames
 
@@ -93,7 +94,7 @@ def compare_results(arguments: argparse.Namespace) -> int:
 
 
 def _tolerance(text: str | None) -> float | None:
-    """Return a percentage such as 3% as a share; None where it is not given."""
+    """Return the share that a percentage such as "3%" states, 0.03; None without a text."""
     if text is None:
         return None
     if not re.fullmatch(r"\d+(\.\d+)?%", text) or float(text[:-1]) >= 100:
@@ -102,7 +103,10 @@ def _tolerance(text: str | None) -> float | None:
 
 
 def _measures(text: str | None, tolerance: float | None) -> list[str] | None:
-    """Return the measures to compare; None for all that were measured."""
+    """Return the measures to compare; None for all that were measured.
+
+    Without --measure they are all measures or, with a tolerance, only the iteration time.
+    """
     from multicard.analysis.comparison.pairs import COMPARED_MEASURES
 
     if not text:
@@ -115,7 +119,7 @@ def _measures(text: str | None, tolerance: float | None) -> list[str] | None:
 
 
 def _read_all(paths: Sequence[Path]) -> list["ExperimentResults"]:
-    """Return the results at some paths; raise `UserError` if one of them is something else."""
+    """Return the results at some paths; raise `UserError` if one of the paths is something else."""
     from multicard.api.results import holds_results, read_results
     from multicard.core.layout import RUN
 
@@ -127,7 +131,7 @@ def _read_all(paths: Sequence[Path]) -> list["ExperimentResults"]:
 
 
 def _problems(comparison: "Comparison") -> list[str]:
-    """Return what keeps the comparison from an answer; nothing unless one is asked for by a tolerance."""
+    """Return what keeps the comparison from an answer; nothing without a tolerance, because then none is asked for."""
     from multicard.analysis.comparison.words import problem_lines
 
     return [] if comparison.tolerance is None else problem_lines(comparison)
@@ -136,7 +140,7 @@ def _problems(comparison: "Comparison") -> list[str]:
 def _print(
     comparison: "Comparison", problems: Sequence[str], names: "SideNames", arguments: argparse.Namespace
 ) -> None:
-    """Print a comparison as text or as JSON, and its problems as errors."""
+    """Print a comparison as text or as JSON, and its problems on standard error."""
     from multicard.analysis.comparison.words import change_lines, remark_lines, summary_lines
 
     if arguments.json:
@@ -163,9 +167,10 @@ def _exit_code(comparison: "Comparison", problems: Sequence[str]) -> int:
 
 
 def _add_suite(suites: ElementTree.Element, comparison: "Comparison", name: str, problems: Sequence[str]) -> None:
-    """Add a test case per configuration and measure.
+    """Add a suite with a test case per configuration and measure.
 
-    A regression is a failure, what cannot be told an error, and what is undecided is skipped, as by the exit code.
+    A case within the tolerance passes, a regression is a failure, and a case that cannot be told is an error. Any other
+    case is skipped. Each of `problems` is a case with an error.
     """
     from multicard.analysis.comparison.changes import CANNOT_TELL, REGRESSION, WITHIN
     from multicard.analysis.comparison.words import change_words

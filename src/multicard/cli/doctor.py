@@ -10,7 +10,7 @@ from multicard.core.errors import UserError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the experiment to check for, and what to measure, for how long, and where to keep it."""
+    """Add the arguments: the experiment to check for; what to measure, and for how long."""
     add = parser.add_argument
     add("config", type=Path, nargs="?", metavar="CONFIG", help="also check whether the runs of this file can run here")
     add(
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Print what this machine has and what is missing, or its limits; exit with 1 when something is wrong."""
+    """Print what this machine has and what is missing, or measure its limits; exit with 1 if something is wrong."""
     if arguments.measure:
         has_all = measure(arguments)
     else:
@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def measure(arguments: argparse.Namespace) -> bool:
-    """Measure this machine, keep the record, and print it; return whether everything could be measured."""
+    """Measure this machine, write the record into the results, and print it; return True if all could be measured."""
     from multicard.core.files import unwritable, write_json
     from multicard.core.layout import machine_file
     from multicard.experiment.load import read_experiment

@@ -6,12 +6,12 @@ from pathlib import Path
 from multicard.cli._command import PREPARE, Command, add_results
 from multicard.cli._console import say
 
-# The formats of multicard.api.export, named here so that the help need not import it.
+# The keys of `multicard.api.export.EXPORT_FORMATS`, repeated here so that the help does not import that module.
 FORMAT_NAMES = ("json", "mlflow", "openmetrics", "tensorboard", "wandb")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the results, the format, and where to write."""
+    """Add the arguments: the results, the format, and where to write."""
     add_results(parser)
     parser.add_argument("--to", choices=FORMAT_NAMES, required=True, help="json: a line for each run")
     parser.add_argument(

@@ -12,7 +12,7 @@ Row = dict[str, Any]
 
 
 class Series(NamedTuple):
-    """A configuration on a machine with its versions: runs that differ in their number of devices only."""
+    """A key of runs that differ only in their number of devices: a configuration, a machine and its versions."""
 
     configuration: str
     machine: str
@@ -20,7 +20,7 @@ class Series(NamedTuple):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what to print, and the results."""
+    """Add the arguments: what to print, and the results."""
     either = parser.add_mutually_exclusive_group()
     either.add_argument("--devices", metavar="N,...", help="predict these numbers of devices instead, such as 8,16")
     either.add_argument("--json", action="store_true", help="print the table of choices as JSON")
@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Print recommendations, or the table of choices as JSON; with numbers of devices what these would gain."""
+    """Print recommendations, or the table of choices as JSON; with --devices, print predictions instead."""
     if arguments.devices:
         _print_predictions(arguments)
         return
@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _print_predictions(arguments: argparse.Namespace) -> None:
-    """Print predictions, how those of measured runs turn out, and what they rest on."""
+    """Print predictions with their caveats, and how predictions of measured runs turned out."""
     from multicard import read_results
     from multicard.results.provenance import distinguishing_words
 
@@ -74,12 +74,16 @@ def _series_of(row: Row) -> Series:
 
 
 def _answer(row: Row, unit: str) -> list[str]:
-    """Return a prediction in lines: the speed-up over one device, or the throughput where none ran, then the rest."""
+    """Return the lines of a prediction.
+
+    The first has the speed-up over one device, else the throughput, else the step time, whichever is the first that is
+    known. A second line has the others.
+    """
     from multicard.core.units import number, percent
     from multicard.results.configuration import DEVICE_WORDS
 
     devices = counted(row["devices"], DEVICE_WORDS[row["device"]])
-    if isinstance(row["reason"], str):  # else empty, which pandas may have as not a number
+    if isinstance(row["reason"], str):  # else empty: None, or NaN if pandas converted it
         return [f"  {devices}: not predicted: {row['reason']}"]
     step = f"step {_time(row, 'step_time_s')}"
     details: list[str] = []
@@ -97,12 +101,12 @@ def _answer(row: Row, unit: str) -> list[str]:
 
 
 def _is_known(value: float | None) -> bool:
-    # pandas has an empty cell as None in a column that is empty throughout, else as not a number.
+    # In pandas an empty cell is None in a column without any value, else NaN.
     return value is not None and not math.isnan(value)
 
 
 def _check_cells(row: Row) -> tuple[str, ...]:
-    """Return the cells of a checked prediction, after the name of its series."""
+    """Return the cells of a checked prediction, those after the name of its series."""
     from multicard.core.units import SECONDS, percent, with_unit
 
     return (

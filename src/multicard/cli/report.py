@@ -14,18 +14,20 @@ if TYPE_CHECKING:
     from multicard.api.results import ExperimentResults
 
 REPORT, PROPOSAL = "report.html", Path("proposal.md")
-# What the work of a run may be counted in: the keys of multicard.analysis.choice.applied.WORK.
+# Units in which the work of a run may be counted, with the help of their options: the keys of
+# `multicard.analysis.choice.applied.WORK`.
 WORK = {
     "samples": "samples (images) of a run, such as 1e9",
     "tokens": "tokens of a run, where these were counted",
     "steps": "optimizer steps of a run",
     "epochs": "passes over the data of a run",
 }
+# Options that need --proposal.
 APPLIED = (*WORK, "runs", "devices", "efficiency", "gpus-per-node", "scenario")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the recorded runs, what to make of them, and where."""
+    """Add the arguments: the recorded runs, what to make of them, and where to write it."""
     add = parser.add_argument
     add_results(parser)
     add(
@@ -61,7 +63,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Draw recorded runs without running anything, and print where the report is."""
+    """Draw recorded runs without running anything, and print where the report is.
+
+    With --claims or --proposal, do that instead. If a results folder has a report already, and --out is not given, only
+    print where it is.
+    """
     from multicard import read_results
     from multicard.experiment.config import ARCHIVE
 
@@ -85,7 +91,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def print_proposal(arguments: argparse.Namespace, stated: Mapping[str, Any]) -> None:
-    """Write the page for an application, and print its files."""
+    """Write the page for an application, and print the names of its files. `stated`: values of `APPLIED`."""
     from multicard import read_results
     from multicard.analysis.choice.applied import Request
     from multicard.report.proposal.document import check_markdown
@@ -107,7 +113,7 @@ def print_proposal(arguments: argparse.Namespace, stated: Mapping[str, Any]) -> 
 
 
 def _positive(kind: type) -> Callable[[str], Any]:
-    """Read a number above zero; `1e6` may be a whole one."""
+    """Return a function that reads a number above zero, of type `kind`; as an int, `1e6` is read, too."""
 
     def read(text: str) -> Any:
         value = float(text)
@@ -120,7 +126,7 @@ def _positive(kind: type) -> Callable[[str], Any]:
 
 
 def print_claims(results: "ExperimentResults") -> None:
-    """Print the verdict on each claim, with the numbers."""
+    """Print the verdict on each claim with its findings, and how often each verdict was given."""
     judged = results.claims()
     labels = {"claim_text": "", "refuted_if": "Refuted if: ", "finding": "", "conditions": ""}
     for row in judged.to_dict("records"):

@@ -13,8 +13,8 @@ from multicard.core.errors import UserError
 from multicard.core.terminal import plain
 from multicard.core.text import counted
 
-SOME_FAILED = 3  # exit code
-# What `--dry-run` says of a run.
+SOME_FAILED = 3  # exit code if some runs completed and others did not
+# States of a run in the table of `--dry-run`.
 WOULD_RUN, DONE, FAILED, ELSEWHERE, CANNOT = "would run", "done", "failed before", "measured elsewhere", "cannot run"
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the configuration."""
+    """Add the arguments: the configuration, and how to run it."""
     add_configuration(parser)
     add_profile(parser, "to run by")
     parser.add_argument(
@@ -38,12 +38,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_retry(parser: argparse.ArgumentParser) -> None:
-    """Add what becomes of runs that fail."""
+    """Add the option --retry-failed."""
     parser.add_argument("--retry-failed", action="store_true", help="run again what did not complete")
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Run an experiment in the current folder, and print its results."""
+    """Run an experiment in the current folder, and print its results; with --dry-run, only list its runs.
+
+    Options of Snakemake after `--` are passed on, and Snakemake then prints its own output.
+    """
     from multicard.archive.matrix import Matrix
     from multicard.cli._pipeline import run_pipeline
     from multicard.experiment.load import read_experiment
@@ -62,10 +65,10 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def prepare_undecided(matrix: "Matrix", config: Path, profile: Path | None) -> "Matrix":
-    """Prepare the data sets that decide which runs can run, and plan again; print what cannot run for its data.
+    """Prepare the data sets whose size decides which runs can run; return a new plan, and print what it excludes.
 
-    What a run needs of its data is then known before the first run starts, and not after each has failed.
-    Exits with 1 if they cannot be prepared.
+    So a run whose data set is too small is excluded before the first run starts, instead of failing. If there are no
+    such data sets, return the plan unchanged. Exits with 1 if they cannot be prepared.
     """
     from multicard.archive.matrix import Matrix
     from multicard.cli._pipeline import run_pipeline
@@ -83,12 +86,14 @@ def prepare_undecided(matrix: "Matrix", config: Path, profile: Path | None) -> "
 
 
 def check_start(matrix: "Matrix", planning: bool = False, by_option: bool = False) -> None:
-    """Refuse an experiment that has measured nothing yet and of which no run can start on this machine.
+    """Raise `UserError`, with a line for each reason, if no run of an experiment can start on this machine.
 
-    `planning`: that this machine has too few devices is no reason. `by_option`: whether options state the runs, rather
-    than a file that the user wrote.
+    An experiment on a cluster, or one that has a recorded run already, is not refused for this. Unless `planning`, the
+    experiment is refused in any case if this folder cannot be written.
 
-    Raises `UserError` with a line for each reason.
+    `planning`: True if runs are only listed. Then an experiment without any run that this machine can run, such as for
+    too few devices, is not refused. `by_option`: True if options of the command line state the runs, False if a
+    configuration file does.
     """
     from multicard.core.files import unwritable
     from multicard.core.layout import RUN
@@ -118,7 +123,7 @@ def check_start(matrix: "Matrix", planning: bool = False, by_option: bool = Fals
 
 
 def _refusal(p: "JobParameters") -> str | None:
-    """Return why a run cannot start here, by its workload or by the profiler that is stated; None where it can."""
+    """Return why a run cannot start here, by its workload or because of a stated profiler; None if it can."""
     from multicard.core.reasons import describe_reason
     from multicard.experiment.workload import WORKLOADS
     from multicard.launch.profiler_choice import choose_profiler
@@ -129,6 +134,7 @@ def _refusal(p: "JobParameters") -> str | None:
     try:
         if p.profiler != "auto":
             launching = work.launching(p)
+            # Raises `UserError` if the stated profiler cannot record the run here.
             choose_profiler(p.profiler, p.device, launching.hidden_from_profilers, launching.interpreter)
     except UserError as error:
         return str(error)
@@ -136,9 +142,12 @@ def _refusal(p: "JobParameters") -> str | None:
 
 
 def run_and_print(matrix: "Matrix", config: Path, profile: Path | None = None, retry_failed: bool = False) -> None:
-    """Run an experiment, which `config` states, and print its results.
+    """Run the experiment of the configuration file `config`, and print its results.
 
-    Exits with 1 unless all was made and a run completed, with `SOME_FAILED` where others did not.
+    `retry_failed`: True to run again the runs that did not complete, whose records are removed first.
+
+    Exits with 1 if Snakemake did not make all files, or no run completed; with `SOME_FAILED` if some runs completed and
+    others did not.
     """
     from multicard.cli._pipeline import run_pipeline
     from multicard.core.layout import RUN
@@ -160,10 +169,10 @@ def run_and_print(matrix: "Matrix", config: Path, profile: Path | None = None, r
 
 
 def print_runs(matrix: "Matrix", retry_failed: bool = False) -> None:
-    """Print the run table: what would run, in which order, what is done, what cannot run and why, and what it costs."""
+    """Print a table of the runs with their order and state, and lines: why some cannot run, and what the runs cost."""
     machine = matrix.machine
     states = {run: _state(matrix, run, retry_failed) for run in matrix.runs}
-    # Runs that some machine can run.
+    # Runs that could run on a machine that also has what this one lacks.
     possible = {
         name: run for name, run in matrix.runs.items() if run.unsupported_reason(machine.hypothetical()) is None
     }
@@ -177,19 +186,19 @@ def print_runs(matrix: "Matrix", retry_failed: bool = False) -> None:
     for name, model in matrix.experiment.models.items():
         if model.missing_files():
             lines.append(f"download the weights of {name}: {model.download_command}")
-    # What cannot run here may run on another machine.
+    # The cost includes runs that cannot run here, because they may run on another machine.
     lines += _costs(matrix, [run for name, run in possible.items() if states[name] in (WOULD_RUN, CANNOT)])
     say(_table(matrix, states, possible), *lines)
 
 
 def _table(matrix: "Matrix", states: Mapping[str, str], possible: Mapping[str, "Run"]) -> "Table":
-    """Return a table of each scenario's runs, in their order, with the memory that the possible ones need."""
+    """Return a table of each scenario's runs, in their order, with the memory that the runs in `possible` need."""
     from rich.table import Table
 
     memory = {name: _memory_needed(run, matrix.machine) for name, run in possible.items()}
     has_memory = any(memory.values())
     table = Table("Scenario", "Order", "Run", "Here", *(["Memory per GPU"] if has_memory else []))
-    # Runs that cannot run here have a place among the others, and no number.
+    # All runs have a position, by which they are sorted. Only runs that run here have a number, which is shown.
     positions = {run: position for position, run in enumerate(matrix.order)}
     numbers = {run: number for number, run in enumerate(matrix.planned(), start=1)}
     for scenario, runs in matrix.scenarios.items():
@@ -204,7 +213,7 @@ def _table(matrix: "Matrix", states: Mapping[str, str], possible: Mapping[str, "
 
 
 def _summary(matrix: "Matrix", states: Mapping[str, str]) -> str:
-    """Return how many runs are in which state, and what the machine has that they are planned for."""
+    """Return how many runs are in each state, and what the machine has that they are planned for."""
     from multicard.profilers import PROFILERS
 
     machine = matrix.machine
@@ -220,7 +229,7 @@ def _summary(matrix: "Matrix", states: Mapping[str, str]) -> str:
 
 
 def _costs(matrix: "Matrix", runs: Sequence["Run"]) -> list[str]:
-    """Return what runs on GPUs cost, in a line; none where no run has a known length."""
+    """Return a line on what the runs on GPUs cost; no line if no run on GPUs has a known length."""
     from multicard.experiment.estimate import estimate_cost
 
     cost = estimate_cost(runs, matrix.experiment.time_limit_min, matrix.machine.gpus)
@@ -232,7 +241,7 @@ def _costs(matrix: "Matrix", runs: Sequence["Run"]) -> list[str]:
 
 
 def _state(matrix: "Matrix", run: str, retry_failed: bool) -> str:
-    """Return what the pipeline would do about a run."""
+    """Return the state of a run: what the pipeline would do with it, or why it would do nothing."""
     if run in matrix.measured:
         return ELSEWHERE
     if matrix.reasons[run]:
@@ -248,7 +257,7 @@ def _state(matrix: "Matrix", run: str, retry_failed: bool) -> str:
 
 
 def _memory_needed(run: "Run", machine: "Machine") -> str:
-    """Return the estimated memory of a run on GPUs, beside what a GPU has; empty where there is no estimate."""
+    """Return the estimated memory of a run on GPUs, next to the memory of a GPU; empty if there is no estimate."""
     from multicard.core.units import BYTES, with_unit
 
     needed = run.device_memory_bytes() if run.parameters.device == "cuda" else None

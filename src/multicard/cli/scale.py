@@ -25,13 +25,14 @@ from multicard.core.errors import UserError
 from multicard.core.files import atomic_write
 from multicard.core.text import listed, plural, printable
 
+# Names of Python interpreters.
 PYTHON = re.compile(r"python[0-9.]*")
-# A user's parameter on the command line. In the file it has neither dashes nor capitals.
+# Name of a user's parameter on the command line. In the file the name has neither dashes nor capitals.
 USERS_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what to vary, and how to run it."""
+    """Add the arguments: what to vary, and how to run it."""
     add = parser.add_argument
     add("--devices", required=True, metavar="N,...", help="numbers of GPUs, or of processes on CPUs, such as 1,2,4")
     add(
@@ -77,7 +78,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Write the configuration, run it, and print its results; exit as `run_and_print` does."""
+    """Write the configuration, run it, and print its results; exit codes are those of `run_and_print`."""
     from multicard.archive.matrix import Matrix
     from multicard.cli.run import check_start, print_runs, run_and_print
     from multicard.experiment.load import check
@@ -110,7 +111,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _by_option(line: str) -> str:
-    """Name the option where a line names the key that `configuration` makes of it.
+    """Return a line of an error with the option in place of the configuration's key that the option sets.
 
     >>> _by_option("multicard scale: scenarios.scale.repeats: found -1, expected 1 or more")
     'multicard scale: --repeats: found -1, expected 1 or more'
@@ -128,13 +129,13 @@ def _by_option(line: str) -> str:
 
 
 def _refuse_foreign_folder(results: Path) -> None:
-    """Raise `UserError` if the folder for results has something else in it."""
+    """Raise `UserError` if the folder for results has content, but no run of multicard."""
     if results.is_dir() and any(results.iterdir()) and not any(results.glob("runs/*/run.json")):
         raise UserError(f"{results}: not results of multicard; choose another folder with --config-out NAME.yaml")
 
 
 def _write(path: Path, text: str, overwrite: bool) -> None:
-    """Write the configuration file; raise `UserError` if another one is there and is not to be replaced."""
+    """Write the configuration file; raise `UserError` if a different one exists and `overwrite` is False."""
     refuse_unwritable("--config-out", path)
     if path.exists() and not overwrite and path.read_bytes() != text.encode():
         raise UserError(
@@ -185,14 +186,15 @@ def configuration(arguments: argparse.Namespace) -> dict[str, Any]:
         "repeats": arguments.repeats,
         "figures": list(default_figures(len(devices) > 1, device, bool(arguments.ablate))),
     }
-    # The file that needs no naming has the folder that needs none, unless this is a clone, whose demo has that folder.
+    # The default file, multicard.yaml, gets the default folder, `results`. Not in a clone of multicard: there `results`
+    # is the folder of the shipped configuration.
     is_default = arguments.config_out.name == OF_SCALE.name and not SHIPPED.exists()
     results = RESULTS if is_default else default_results(arguments.config_out)
     return {"results": results, "time_limit_min": arguments.time_limit_min, "scenarios": {"scale": scenario}}
 
 
 def _varied(stated: Sequence[str]) -> dict[str, list[Any]]:
-    """Return the values of the user's parameters by their names in the file."""
+    """Return the values of the user's parameters by their names in the file. `stated`: the texts of --vary."""
     varied = dict(map(parse_vary, stated))
     if len(varied) < len(stated):
         raise UserError("--vary: names a parameter twice, expected --vary NAME=VALUE,... once for each")
@@ -200,9 +202,9 @@ def _varied(stated: Sequence[str]) -> dict[str, list[Any]]:
 
 
 def _with_names_of_file(command: list[str], varied: dict[str, list[Any]]) -> list[str]:
-    """Return a command whose varied parameters in braces have their names in the file.
+    """Return a command in which varied parameters, in braces, have the names that they have in the file.
 
-    Raises `UserError` if the command names one that is not varied, or lacks one that is.
+    Raises `UserError` if the command names a parameter that is not varied, or does not name one that is.
     """
     from multicard.workloads.script.parameters import GIVEN
     from multicard.workloads.script.template import command_error, renamed
@@ -225,11 +227,13 @@ def _question(script: str, device: str, counts: int) -> str:
 
 
 def parse_command(command: list[str], launcher: str = "auto") -> tuple[str | None, list[str]]:
-    """Return the interpreter that a command names by its path, if any, and the command from the script or `-m` on.
+    """Return the interpreter that a command begins with, and the rest of the command, from the script or `-m` on.
 
-    With the launcher `command` it stays as it is, unless it begins with an interpreter.
+    The interpreter is None if it is named without a folder, or not at all: the one of the active environment is used.
+    With the launcher `command` the rest may be any command.
 
-    Raises `UserError` if there is no command, it starts with a launcher, or with something else that is no script.
+    Raises `UserError` if the command is empty. With other launchers, raises it also if the command begins with a
+    launcher such as torchrun, or with neither a script *.py nor `-m`.
 
     >>> parse_command(["python", "train.py", "-b", "8"]), parse_command([".venv/bin/python", "-m", "pkg.train"])
     ((None, ['train.py', '-b', '8']), ('.venv/bin/python', ['-m', 'pkg.train']))
@@ -239,11 +243,11 @@ def parse_command(command: list[str], launcher: str = "auto") -> tuple[str | Non
     first = Path(command[0]).name
     python = None
     if PYTHON.fullmatch(first):
-        # An interpreter without a folder is the one of the active environment.
+        # An interpreter that is named without a folder is that of the active environment.
         python = command[0] if "/" in command[0] else None
         command = command[1:]
         if command[:1] == ["-u"]:
-            # When output is written makes no difference to what is measured.
+            # -u only makes Python write its output at once, which does not matter for the measurement.
             command = command[1:]
     if launcher == "command":
         return python, command
@@ -262,7 +266,7 @@ def parse_command(command: list[str], launcher: str = "auto") -> tuple[str | Non
 
 
 def _launcher_of(name: str, is_module: bool) -> str | None:
-    """Return the launcher that a module or a program of that name is; None of any other."""
+    """Return the name of the launcher that a module or a program is; None if it is no launcher."""
     from multicard.workloads.script.launchers import LAUNCHERS
 
     for launcher in LAUNCHERS.values():
@@ -272,7 +276,7 @@ def _launcher_of(name: str, is_module: bool) -> str | None:
 
 
 def _from_script(command: list[str]) -> str:
-    """Return a command without what stands before its script, as a user types it."""
+    """Return a command from its script on, quoted for a shell; a placeholder if it has no script."""
     for index, part in enumerate(command):
         if part.endswith(".py"):
             return shlex.join(command[index:])
@@ -280,9 +284,11 @@ def _from_script(command: list[str]) -> str:
 
 
 def _ablations(stated: str | None, devices: list[int]) -> dict[str, list[str]]:
-    """Return the values of `ablate`: nothing left out, each part alone, and all together; empty without `--ablate`.
+    """Return the values of `ablate` as an entry of `vary`; empty without `--ablate`.
 
-    Runs without the host's work go without the loader, too, so there are runs without that alone for comparison.
+    They are: nothing left out, each of the stated parts left out alone, and all of them together. Runs that leave out
+    the host's work leave out loading, too. So with "host" there are also runs that leave out only loading, for
+    comparison.
     """
     from multicard.runs.parameters import ABLATIONS
 
@@ -298,14 +304,14 @@ def _ablations(stated: str | None, devices: list[int]) -> dict[str, list[str]]:
         raise UserError("--ablate: found communication, expected several --devices, between which there is some")
     if "host" in parts:
         parts = ["loader", *(part for part in parts if part != "loader")]
-        # Leaving the host's work out includes leaving the loader out.
+        # "host" includes leaving out the loader, so the combination does not name the loader again.
         single.remove("loader")
     together = "+".join(part for part in single if part in parts)
     return {"ablate": ["none", *dict.fromkeys((*parts, together))]}
 
 
 def _active_interpreter() -> str | None:
-    """Return the interpreter of the active environment if that is another one than multicard's; else None."""
+    """Return the interpreter of the active environment (venv, conda) if that is not multicard's own; else None."""
     active = os.environ.get("VIRTUAL_ENV") or os.environ.get("CONDA_PREFIX")
     python = Path(active or "", "bin", "python")
     is_other = active and Path(active).resolve() != Path(sys.prefix).resolve()
@@ -313,7 +319,10 @@ def _active_interpreter() -> str | None:
 
 
 def _same_samples(config: dict[str, Any]) -> str | None:
-    """Return a warning that a stated number of samples counts for all runs; None without one, or if nothing varies."""
+    """Return a warning if a stated number of samples counts for all runs, although a varied parameter may change it.
+
+    None if no number is stated, or if nothing varies that may change it: devices do not change samples per device.
+    """
     [scenario] = config["scenarios"].values()
     args = scenario["vary"].get("args", {})
     devices = {"devices": scenario["vary"]["devices"]}
@@ -328,7 +337,7 @@ def _same_samples(config: dict[str, Any]) -> str | None:
 
 
 def as_yaml(config: dict[str, Any], command: list[str]) -> str:
-    """Return the text of the configuration file, with a comment for the user who edits it."""
+    """Return the text of the configuration file, with a comment for users. `command`: as the user typed it."""
     import yaml
 
     return (
@@ -341,7 +350,7 @@ def as_yaml(config: dict[str, Any], command: list[str]) -> str:
 
 
 def parse_vary(text: str) -> tuple[str, list[Any]]:
-    """Return the name of a parameter in the file and its values, by the text of one `--vary`.
+    """Return the name that a parameter has in the file, and its values, from the text of one `--vary`.
 
     >>> parse_vary("batch-size=32,64")
     ('batch_size', [32, 64])
@@ -360,12 +369,12 @@ def parse_vary(text: str) -> tuple[str, list[Any]]:
 
 
 def _has_closed_brackets(value: str) -> bool:
-    """True if a value is no part of a list or mapping that its commas cut."""
+    """True if each bracket in a value has its counterpart. Else the value is a list or mapping, cut at a comma."""
     return all(value.count(opening) == value.count(closing) for opening, closing in ("[]", "()", "{}"))
 
 
 def _name_in_file(name: str) -> str:
-    """Return the name of a user's parameter as the configuration has it.
+    """Return the name that a user's parameter has in the configuration file.
 
     >>> _name_in_file("Batch-Size")
     'batch_size'

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the experiment."""
+    """Add the arguments: the configuration and the profile."""
     add_configuration(parser)
     add_profile(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Print outcomes, disagreements and notices; exit with 1 when a run failed or disagrees with its trace."""
+    """Print outcomes and remarks; exit with 1 if a run failed, is damaged, or its numbers disagree with its trace."""
     from rich.table import Table
 
     from multicard.archive.matrix import Matrix
@@ -34,6 +34,7 @@ def run(arguments: argparse.Namespace) -> None:
     results = Path(matrix.experiment.results)
     measured = _measured(results, list(matrix.scenarios))
     slurm = queue(Path.cwd())
+    # `AT_WORK`: states of jobs that have not ended, queued ones included.
     jobs = {job.run: job for job in slurm.jobs if job.state in AT_WORK}
     outcomes: Counter[str] = Counter()
     damaged: list[str] = []
@@ -59,7 +60,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _measured(results: Path, scenarios: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Return the rows of the tables that are no older than the record of their run, by run."""
+    """Return the rows of measures.csv by run, without rows that are older than the record of their run."""
     from multicard.core.layout import RUN
     from multicard.results.tables import MEASURES, read_measures
 
@@ -77,9 +78,15 @@ def _measured(results: Path, scenarios: Sequence[str]) -> dict[str, dict[str, An
 def run_status(
     cannot_run: str | None, folder: Path, job: "QueuedJob | None", row: Mapping[str, Any] | None
 ) -> tuple[str, list[str], bool]:
-    """Return the outcome of a run, remarks on it, and True if nothing is wrong.
+    """Return the outcome of a run, remarks on it, and whether it is sound.
 
-    `cannot_run`: why it cannot run here. `job`: its job in Slurm's queue. `row`: its measures, if a table has them.
+    A run is not sound if it failed, or if its measures disagree with its trace. Other outcomes, such as "timed_out" or
+    "waiting", are sound.
+
+    `cannot_run`: why it cannot run here, None if it can. `job`: its job in Slurm's queue, None if it has none. `row`:
+    its measures, None if no table has them.
+
+    Raises `UserError` if a file of the run is missing or damaged.
     """
     import pandas as pd
 
@@ -101,6 +108,7 @@ def run_status(
     record, outcome = files.record, files.record.outcome
     remarks = list(filter(None, (describe_reason(record.reason), record.profiler.caveat)))
     traced = (folder / ACTIVITY / ACTIVITY_INDEX).exists()
+    # Raises `UserError` if a file of the run is missing, or is not what the run wrote.
     check_files(files, traced or row is not None)
     if row is None or outcome != "completed":
         remarks += notices({"disturbance": disturbance_of(record)})

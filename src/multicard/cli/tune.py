@@ -25,11 +25,12 @@ if TYPE_CHECKING:
     from multicard.search.variation import AutoBatch
 
 GOALS = ("throughput", "iteration_time")
+# Seconds of each unit of a duration, in the order in which `duration_s` reads the units.
 SECONDS_OF = {"d": 86400, "h": 3600, "m": 60, "s": 1}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what to search, for what, and for how long."""
+    """Add the arguments: what to search, which goal, and for how long."""
     add = parser.add_argument
     add("config", type=Path, metavar="CONFIG", help="configuration file")
     add("--scenario", metavar="NAME", help="scenario whose values are searched (default: the only one)")
@@ -46,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def duration_s(text: str) -> float:
-    """Read a duration such as 6h, 90min, 2h30m or 45s, in seconds.
+    """Return the seconds of a duration such as 6h, 90min, 2h30m or 45s; raise `UserError` for any other text.
 
     >>> duration_s("2h30min"), duration_s("1.5h"), duration_s("1d45s")
     (9000.0, 5400.0, 86445.0)
@@ -107,7 +108,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _chosen_scenario(experiment: "Experiment", stated: str | None) -> str:
-    """Return the scenario that is named, or the only one."""
+    """Return the name of the stated scenario, or of the only one; raise `UserError` if there is none such."""
     names = list(experiment.scenarios)
     if stated in names:
         return stated
@@ -117,7 +118,10 @@ def _chosen_scenario(experiment: "Experiment", stated: str | None) -> str:
 
 
 def _begin(space: "ScenarioSpace", auto: "AutoBatch | None", budget_s: float, goal: str) -> "Search[str]":
-    """Return a search, and print what is searched and what is left out."""
+    """Return a new search, and print what is searched and what is left out.
+
+    `auto`: batch sizes to search; None to search the scenario's configurations.
+    """
     from multicard.core.text import counted, listed
     from multicard.search.batch import BatchSearch
     from multicard.search.core import Search
@@ -126,7 +130,7 @@ def _begin(space: "ScenarioSpace", auto: "AutoBatch | None", budget_s: float, go
     search: Search[str]
     if auto is not None:
         search = BatchSearch(space.space, auto.start, space.on_gpus, budget_s, repeats)
-        # What fits is found by running it, not estimated.
+        # Only runs show which batch fits into memory, so estimates of memory exclude none.
         left_out = space.cannot_run()
         print(
             f"{space.name}: the largest batch that fits, and the one that pays, from {auto.start} up to {auto.largest}"
@@ -154,7 +158,7 @@ def _write_config(path: Path, config: Mapping[str, Any]) -> None:
 
 
 def _make(space: "ScenarioSpace", runs: "Sequence[Run]", config: Path, profile: Path | None) -> None:
-    """Let Snakemake make runs, and read their traces."""
+    """Let Snakemake make runs and read their traces; raise `UserError` if a run was not made."""
     from multicard.cli._pipeline import run_pipeline
 
     if run_pipeline(config, profile, targets=[str(space.target(run)) for run in runs]):
@@ -167,7 +171,8 @@ def _make(space: "ScenarioSpace", runs: "Sequence[Run]", config: Path, profile: 
 def _conclude(search: "Search[str]", space: "ScenarioSpace", log: "SearchLog", config: Path, results: Path) -> None:
     """Print the best configuration and the cost of finding it, and draw the search.
 
-    `results`: where the figure and its table go, without a suffix.
+    `results`: path of the figure and its table, without the suffixes. Raises `UserError` if no configuration completed
+    in all of its runs.
     """
     import pandas as pd
     import yaml
@@ -187,7 +192,7 @@ def _conclude(search: "Search[str]", space: "ScenarioSpace", log: "SearchLog", c
         )
     best = decision.best
     if isinstance(search, BatchSearch):
-        # The fastest batch is within the tolerance of itself, so that at least one pays if any fits.
+        # The smallest batch that is about as fast as the fastest. If any batch fits there is one, at least the fastest.
         best = search.pays or best
         print(*batch_lines(search, space.format, memory_by_configuration(space, trials)), sep="\n")
     else:
