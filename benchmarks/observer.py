@@ -21,6 +21,7 @@ from pathlib import Path
 from scipy.stats import quantile_test
 
 import multicard
+from multicard.core.job_file import JobFile, ObservedJob
 from multicard.record.observe import OBSERVE, OBSERVER_SITE
 
 STEPS, WARMUP = 5, 40  # of a block, and before the first
@@ -94,14 +95,12 @@ def blocks(script: str, pairs: int) -> list[float]:
         (folder / "script.py").write_text(stated + HEAD + script)
         (folder / "sitecustomize.py").symlink_to(OBSERVER_SITE)
         (folder / "multicard").symlink_to(Path(multicard.__file__).parent)
-        windows = {"warmup_steps": 1, "measured_steps": 10**6, "profiled_steps": 1}
-        observed = {
-            "device": "cpu", "devices": 1, "ranks": 1, "ranks_per_node": 1, "program": [], "is_user_program": True,
-            **windows,
-        }  # fmt: skip
-        job = {"parameters": {}, "scratch": name, "profiler": "none", "observe": observed}
-        (folder / "job.json").write_text(json.dumps(job))
-        variables = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": name, OBSERVE: str(folder / "job.json")}
+        observe = ObservedJob(
+            device="cpu", devices=1, devices_per_node=1, ranks=1, ranks_per_node=1, warmup_steps=1,
+            measured_steps=10**6, profiled_steps=1, is_user_program=True,
+        )  # fmt: skip
+        job = JobFile(folder, "none", observe, time_limit_s=3600.0, port=0, parameters={}).write()
+        variables = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": name, OBSERVE: str(job)}
         done = subprocess.run(
             [sys.executable, folder / "script.py"], env=variables, capture_output=True, text=True, check=True
         )

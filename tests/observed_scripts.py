@@ -15,6 +15,7 @@ from typing import Any, Literal
 import pytest
 
 import multicard
+from job_files import make_job_file
 from multicard.core.layout import PHASES
 from multicard.record.observe import OBSERVE, OBSERVER_SITE
 
@@ -126,22 +127,13 @@ def environment(
 
 
 def write_job(tmp_path: Path, script: str, **stated: Any) -> tuple[Path, list[str]]:
-    """Write script.py and job.json; give the latter and a command that names the former."""
+    """Write script.py, and job.json in the folder `scratch`; give the latter and a command that names the former."""
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     (tmp_path / "script.py").write_text(textwrap.dedent(script), encoding="utf-8")
-    profiler, time_limit_s = stated.pop("profiler", "none"), stated.pop("time_limit_s", None)
-    observe = {
-        "device": "cpu", "devices": 1, "samples_per_step": None, "program": ["script.py"], "is_user_program": True,
-        **WINDOWS, **stated,
-    }  # fmt: skip
-    observe["ranks"] = observe["ranks_per_node"] = observe["devices_per_node"] = observe["devices"]
-    job = tmp_path / "job.json"
-    content = {"parameters": {"workload": "script", "command": ["script.py"]}, "profiler": profiler}
-    written = json.dumps({**content, "scratch": str(scratch), "time_limit_s": time_limit_s, "observe": observe})
-    job.write_text(written, encoding="utf-8")
-    (scratch / "job.json").write_text(written, encoding="utf-8")
-    return job, [str(tmp_path / "script.py")]
+    of_job = {name: stated.pop(name) for name in ("profiler", "time_limit_s") if name in stated}
+    job = make_job_file(scratch, **of_job, **WINDOWS | stated)
+    return job.write(), [str(tmp_path / "script.py")]
 
 
 def left(tmp_path: Path, exit_code: int, output: str) -> Observed:

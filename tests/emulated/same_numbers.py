@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from torchvision.models import MobileNetV2
 
+from multicard.core.job_file import JobFile
 from multicard.workloads._program import run_program
 
 BATCH_SIZE = 8
@@ -34,7 +35,7 @@ class InParts(nn.Module):
         return torch.cat(scores)
 
 
-def train_vision(job: dict[str, Any]) -> None:
+def train_vision(job: JobFile) -> None:
     from multicard.workloads.vision import train
     from multicard.workloads.vision.strategies import STRATEGIES
 
@@ -46,7 +47,7 @@ def train_vision(job: dict[str, Any]) -> None:
     train.main(job)
 
 
-def tune(job: dict[str, Any]) -> None:
+def tune(job: JobFile) -> None:
     from torch.distributed.tensor import DTensor, distribute_tensor
 
     from multicard.workloads.llm import train
@@ -67,4 +68,4 @@ def tune(job: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    run_program(lambda job: (tune if job["parameters"].get("workload") == "llm" else train_vision)(job))
+    run_program(lambda job: (tune if job.parameters.get("workload") == "llm" else train_vision)(job))

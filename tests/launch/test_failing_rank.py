@@ -26,14 +26,14 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from multicard.core.errors import UserError
-from multicard.core.files import read_json
+from multicard.core.job_file import read_job
 from multicard.workloads.vision.parameters import VisionParameters
 from multicard.record.recorder import Diverged
 from multicard.workloads.vision.ranks import join
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--job")
-p = VisionParameters.model_validate(read_json(Path(parser.parse_args().job))["parameters"])
+p = VisionParameters.model_validate(read_job(Path(parser.parse_args().job)).parameters)
 rank, device = join(p)
 if rank == p.ranks - 1:
     dist.destroy_process_group = lambda: time.sleep(1000)

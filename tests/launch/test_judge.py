@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from job_files import make_job_file
 from multicard.core.files import write_json
 from multicard.core.layout import Outcome
 from multicard.core.reasons import LONGEST_MESSAGE, Reason, describe_reason
@@ -294,7 +295,7 @@ def script(
         write_json(folder / f"process.json.{number}", facts)
     for rank, count in enumerate(made):
         (folder / f"made.rank{rank}").write_bytes(struct.pack("q", count))
-    write_json(folder / "job.json", {"observe": {"profiled_steps": profiled}})
+    make_job_file(folder, profiled_steps=profiled).write()
     return ScriptParameters(**({"command": ["train.py"], "device": "cpu", "devices": 2} | changes))
 
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from job_files import make_job_file
 from multicard.core.reasons import LargestUse, MemoryHeld, Reason, describe_reason
 from multicard.record import memory_held, memory_snapshot
 from multicard.record.memory_held import Forwards, Use, live, owned, sum_up, use_of
@@ -223,10 +224,10 @@ def test_nothing_is_recorded_unless_the_job_asks_for_it(monkeypatch: pytest.Monk
     monkeypatch.setattr(torch.cuda, "_lazy_call", queued.append)
     monkeypatch.setattr(torch.cuda.memory, "_record_memory_history", lambda **options: started.append(options))
     monkeypatch.setattr(torch._C, "_cuda_attach_out_of_memory_observer", lambda _function: None, raising=False)
-    for asked in ({}, {"memory_snapshot": False}, {"memory_snapshot": True}):
+    for asked in (False, True):
         history = MemoryHistory()
-        history.begin(lambda asked=asked: {"observe": asked, "scratch": str(tmp_path)})
+        history.begin(lambda asked=asked: make_job_file(tmp_path, memory_snapshot=asked))
         assert not started  # CUDA has not
         queued.pop()()
-        assert len(started) == bool(asked.get("memory_snapshot"))
+        assert len(started) == asked
     assert started[0]["stacks"] == "python" and started[0]["max_entries"] < sys.maxsize

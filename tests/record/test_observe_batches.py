@@ -3,6 +3,7 @@
 import itertools
 from collections import UserDict, deque
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,6 +21,7 @@ from torch.utils.data import (
 )
 from torch.utils.data.distributed import DistributedSampler
 
+from job_files import make_job_file
 from multicard.record.observe.batches import Contents, Pass, used_by_step
 from multicard.record.observe.loaders import Loader, loader_of, note_index, samples_asked
 from multicard.record.observe.plan import Pace, Plan, place
@@ -380,12 +382,12 @@ def test_the_profiled_window_follows_the_measured_one_within_a_pass(
 
 
 def test_without_a_profiler_there_is_no_window_for_it() -> None:
-    plan = Plan({"warmup_steps": 2, "measured_steps": 3, "profiled_steps": 0})
+    plan = Plan(make_job_file(Path(), warmup_steps=2, profiled_steps=0).observe)
     assert [plan.window(step) for step in range(1, plan.steps + 1)] == 2 * ["warmup"] + 3 * ["measured"]
 
 
 def test_windows_follow_each_other() -> None:
-    plan = Plan({"warmup_steps": 2, "measured_steps": 3, "profiled_steps": 2})
+    plan = Plan(make_job_file(Path(), warmup_steps=2).observe)
     assert plan.steps == 9
     plan.profiled = place(Pace(), 2)._replace(warmup_steps=1, settling_steps=1)
     assert plan.opening == 7

@@ -146,7 +146,7 @@ def test_without_a_loader_there_are_steps_and_no_samples(server: Server, tmp_pat
         loss_of(torch.randn(8, 4), torch.zeros(8, dtype=int)).backward()
         optimizer.step()
     """
-    found = server.run(tmp_path, after_head(script), samples_per_step=8)
+    found = server.run(tmp_path, after_head(script))
     assert len(found.steps[0]) == STEPS
     for step in found.steps[0]:
         assert step["samples"] == step["data_s"] == step["forward_s"] == ""

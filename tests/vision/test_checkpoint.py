@@ -1,5 +1,6 @@
 """A run that was interrupted resumes from its checkpoint with what it had learned; test_resume.py interrupts some."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,8 @@ import pytest
 import torch
 from torch import nn
 
+from job_files import make_job_file
+from multicard.core.job_file import JobFile
 from multicard.workloads.vision.checkpoint import load_checkpoint, save_checkpoint
 from multicard.workloads.vision.precision import gradient_scaler
 
@@ -15,9 +18,9 @@ ROW = {"epoch": 1, "train_loss": 1.0, "test_loss": 1.0, "test_accuracy": 0.5, "e
 
 
 @pytest.fixture
-def job(tmp_path: Path) -> dict[str, Any]:
+def job(tmp_path: Path) -> JobFile:
     (tmp_path / "shared").mkdir()
-    return {"checkpoint": str(tmp_path / "checkpoint.pt"), "shared": str(tmp_path / "shared")}
+    return replace(make_job_file(tmp_path), checkpoint=tmp_path / "checkpoint.pt", shared=tmp_path / "shared")
 
 
 def state(seed: int, device: str = "cpu") -> dict[str, Any]:
@@ -28,7 +31,7 @@ def state(seed: int, device: str = "cpu") -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def test_an_interrupted_run_goes_on_with_its_weights_and_its_momentum(device: str, job: dict[str, Any]) -> None:
+def test_an_interrupted_run_goes_on_with_its_weights_and_its_momentum(device: str, job: JobFile) -> None:
     first, second = state(0, device), state(1, device)
     assert load_checkpoint(job, OF, first) == []
     first["model"](torch.ones(1, 2, device=device)).sum().backward()
@@ -39,10 +42,10 @@ def test_an_interrupted_run_goes_on_with_its_weights_and_its_momentum(device: st
     torch.testing.assert_close(second["model"].weight, first["model"].weight, rtol=0, atol=0)
     momentum = [next(iter(each["optimizer"].state.values()))["momentum_buffer"] for each in (first, second)]
     torch.testing.assert_close(*momentum, rtol=0, atol=0)
-    assert not list(Path(job["shared"]).iterdir())
+    assert job.shared is not None and not list(job.shared.iterdir())
 
 
-def test_a_checkpoint_of_anything_else_is_not_taken(job: dict[str, Any]) -> None:
+def test_a_checkpoint_of_anything_else_is_not_taken(job: JobFile) -> None:
     save_checkpoint(job, OF, state(0), [ROW])
     found = state(1)
     weight = found["model"].weight.clone()

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,7 @@ from torchvision.ops.misc import FrozenBatchNorm2d
 
 from conftest import TINY
 from forked_ranks import begin_observing, forked_ranks, start_ranks
-from multicard.core.files import write_json
-from multicard.core.layout import JOB
+from job_files import make_job_file
 from multicard.core.rendezvous import free_port
 from multicard.experiment.datasets import Digits, Synthetic
 from multicard.experiment.machine import Machine
@@ -75,11 +75,8 @@ def run_program(rank: int, port: int | None, p: VisionParameters, digits: Path, 
     else:
         training_program.training_loader = Together
     training_program.MobileNetV2 = SAME_MODEL
-    job = {
-        "parameters": p.stated(), "data": str(digits), "scratch": str(scratch), "profiler": "none",
-        "observe": WORKLOADS["vision"].observed(p),
-    }  # fmt: skip
-    write_json(scratch / JOB, job)  # each the same, since either may be first to read it
+    job = replace(make_job_file(scratch), observe=WORKLOADS["vision"].observed(p), parameters=p.stated(), data=digits)
+    job.write()  # each rank the same, since either may be first to read it
     os.environ |= observer_variables(scratch, has_own_copy=False)
     begin_observing()
     training_program.main(job)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypedDict
 
 from multicard.core.entries import by_name
+from multicard.core.job_file import ObservedJob
 from multicard.core.layout import Outcome
 from multicard.core.reasons import Reason
 from multicard.core.rendezvous import Rendezvous
@@ -193,22 +194,26 @@ class Workload(ABC):
         # A program of multicard must import nothing from the user's folder, which may have a random.py.
         return {"PYTHONSAFEPATH": "1"}
 
-    def observed(self, p: Any) -> dict[str, Any]:
-        """Return the entries of job.json that the observer of a job reads (`multicard.record.observe`)."""
-        return {
-            "device": p.device,
-            "devices": p.devices,
-            "devices_per_node": p.devices_per_node,
-            "ranks": p.ranks,
-            "ranks_per_node": p.ranks_per_node,
-            "warmup_steps": p.warmup_steps,
-            "profiled_steps": p.profiled_steps,
-            "ablate": p.ablated,
-            "count_operations": True,
-            "memory_snapshot": p.memory_snapshot,
-            "program": [self.program],
-            "is_user_program": self.is_user_program,
-        }
+    def observed(self, p: Any) -> ObservedJob:
+        """Return what the observer of a job needs to know.
+
+        By default the program itself states how many steps it trains, so that `measured_steps` is None.
+        """
+        return ObservedJob(
+            device=p.device,
+            devices=p.devices,
+            devices_per_node=p.devices_per_node,
+            ranks=p.ranks,
+            ranks_per_node=p.ranks_per_node,
+            warmup_steps=p.warmup_steps,
+            measured_steps=None,
+            profiled_steps=p.profiled_steps,
+            is_user_program=self.is_user_program,
+            program=(self.program,),
+            ablate=tuple(p.ablated),
+            count_operations=True,
+            memory_snapshot=p.memory_snapshot,
+        )
 
     def input_facts(self, data: Path, model: Path | None) -> InputRecords:
         """Return the records of a job's data set and model, read from their prepared folders."""

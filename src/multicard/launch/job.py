@@ -12,6 +12,7 @@ from pathlib import Path
 
 from multicard.core.errors import UserError
 from multicard.core.files import described, is_full, mentions_full_disk, report_unwritable, write_json
+from multicard.core.job_file import JobFile
 from multicard.core.layout import (
     CHECKPOINT,
     EPOCHS,
@@ -236,23 +237,23 @@ def _write_job_file(attempt: Attempt, data: Path | None, model: Path | None) -> 
     """Write job.json, from which the ranks, the observer and other nodes read what to do."""
     parameters = attempt.parameters
     workload = WORKLOADS[parameters.workload]
-    observed = workload.observed(parameters)
+    observe = workload.observed(parameters)
     if attempt.profiler.name == "none" and workload.is_user_program:
-        observed["profiled_steps"] = 0  # without a profiler, nothing would record these steps
-    content = {
-        "parameters": parameters.stated(),
-        "profiler": attempt.profiler.name,
-        "data": str(data.absolute()) if data else None,
-        "model": str(model.absolute()) if model else None,
-        "keep": str((attempt.folder / SAVED).absolute()),
-        "scratch": str(attempt.scratch.absolute()),
-        "shared": str(attempt.shared.absolute()),
-        "time_limit_s": attempt.time_limit_s,
-        "port": free_port() if parameters.nodes > 1 else None,
-        "checkpoint": str(attempt.checkpoint.absolute()),
-        "observe": observed,
-    }
-    write_json(attempt.scratch / JOB, content)
+        observe = replace(observe, profiled_steps=0)  # nothing would record them
+    job_file = JobFile(
+        scratch=attempt.scratch.absolute(),
+        profiler=attempt.profiler.name,
+        observe=observe,
+        time_limit_s=attempt.time_limit_s,
+        port=free_port(),
+        parameters=parameters.stated(),
+        data=data.absolute() if data else None,
+        model=model.absolute() if model else None,
+        saved=(attempt.folder / SAVED).absolute(),
+        shared=attempt.shared.absolute(),
+        checkpoint=attempt.checkpoint.absolute(),
+    )
+    job_file.write()
 
 
 def _execute(attempt: Attempt) -> Execution:

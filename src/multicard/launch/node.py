@@ -11,11 +11,12 @@ import shutil
 import socket
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from multicard.core.files import atomic_write, read_json, write_json
-from multicard.core.layout import CPU_SAMPLES, GPU_SAMPLES, JOB, LOG, NODE, PROCESS, node_file, rank_file
+from multicard.core.job_file import JobFile, read_job
+from multicard.core.layout import CPU_SAMPLES, GPU_SAMPLES, LOG, NODE, PROCESS, node_file, rank_file
 from multicard.core.rendezvous import Rendezvous
 from multicard.experiment.workload import WORKLOADS, parameters_of
 from multicard.launch.ending import deferred_signals, end_process
@@ -27,7 +28,7 @@ from multicard.profilers import PROFILERS, Profiler
 from multicard.runs.parameters import JobParameters
 
 
-def run_node(job: dict[str, Any], p: JobParameters, rendezvous: Rendezvous, task: int) -> int:
+def run_node(job: JobFile, p: JobParameters, rendezvous: Rendezvous, task: int) -> int:
     """Run the ranks of this task of Slurm, copy their files, and return the exit code for this program.
 
     The code is 0 if all ranks of the task completed, whatever the exit code of a profiler. It is also 0 if the ranks
@@ -36,7 +37,7 @@ def run_node(job: dict[str, Any], p: JobParameters, rendezvous: Rendezvous, task
 
     `job`: content of job.json. `task`: number of this task in the job, from 0.
     """
-    shared = Path(job["scratch"])
+    shared = job.scratch
     tasks_per_node = WORKLOADS[p.workload].launching(p).tasks_per_node
     ranks_per_task = p.ranks_per_node // tasks_per_node
     ranks = range(task * ranks_per_task, (task + 1) * ranks_per_task)
@@ -44,12 +45,12 @@ def run_node(job: dict[str, Any], p: JobParameters, rendezvous: Rendezvous, task
     # Signals are deferred, so that none of them prevents the files from being copied and the folder from being removed.
     with deferred_signals() as signals:
         with node_folder() as scratch:
-            write_json(scratch / JOB, job | {"scratch": str(scratch)})
+            replace(job, scratch=scratch).write()
             ended = None
             try:
                 with signals.delivered(end_process), other_tasks.watched():
                     _, ended = run_ranks(
-                        p, job["profiler"], scratch, scratch / LOG, job["time_limit_s"], _print, ranks, rendezvous
+                        p, job.profiler, scratch, scratch / LOG, job.time_limit_s, _print, ranks, rendezvous
                     )
             except SystemExit:
                 # `watched` sends SIGTERM when another task has failed. Any other signal is from Slurm or srun, and ends
@@ -57,7 +58,7 @@ def run_node(job: dict[str, Any], p: JobParameters, rendezvous: Rendezvous, task
                 if not other_tasks.have_failed:
                     raise
             finally:
-                _copy_results(scratch, shared, task, rendezvous.node, PROFILERS[job["profiler"]], ranks)
+                _copy_results(scratch, shared, task, rendezvous.node, PROFILERS[job.profiler], ranks)
                 timed_out = ended is not None and ended.timed_out
                 failed = ended is not None and not timed_out and not _have_completed(scratch, ranks)
                 # The other tasks read this report. If this task failed or timed out, they end their ranks. The launcher
@@ -131,16 +132,16 @@ def main() -> int:
     """Run the task of a job that srun started this process for; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--job", type=Path, required=True, help="job.json in the scratch folder of the run")
-    job = read_json(parser.parse_args().job)
-    p = parameters_of(job["parameters"])
+    job = read_job(parser.parse_args().job)
+    p = parameters_of(job.parameters)
     # srun sets these variables: the number of this task, and the address of the node that srun runs on. The launcher
     # starts srun on the first node of the job.
     task = int(os.environ["SLURM_PROCID"])
     first_node = os.environ["SLURM_LAUNCH_NODE_IPADDR"]
     node = task // WORKLOADS[p.workload].launching(p).tasks_per_node
-    rendezvous = Rendezvous(node, p.nodes, first_node, job["port"])
+    rendezvous = Rendezvous(node, p.nodes, first_node, job.port)
     name = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
-    write_json(Path(job["scratch"]) / node_file(NODE, node), {"name": name})
+    write_json(job.scratch / node_file(NODE, node), {"name": name})
     code = run_node(job, p, rendezvous, task)
     if code != 0 and node > 0:
         end_orphaned_job(first_node, int(os.environ["SLURM_SRUN_COMM_PORT"]))

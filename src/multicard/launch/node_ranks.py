@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from multicard.core.files import read_json
+from multicard.core.job_file import read_job
 from multicard.core.layout import CPU_SAMPLES, GPU_SAMPLES, JOB, PROCESS, PROGRESS, rank_file
 from multicard.core.rendezvous import Rendezvous, torchrun_options
 from multicard.experiment.workload import WORKLOADS
@@ -105,8 +106,8 @@ def _clear(scratch: Path) -> None:
     for pattern in (FIRST_PROCESS, "*.rank[0-9]*", f"{PROCESS}.*", "report*"):
         for file in scratch.glob(pattern):
             file.unlink()
-    folder_of_script = Path(read_json(scratch / JOB)["keep"])
-    if not folder_of_script.is_dir():
+    folder_of_script = read_job(scratch / JOB).saved
+    if folder_of_script is None or not folder_of_script.is_dir():
         return
     for entry in folder_of_script.iterdir():
         if entry.is_dir() and not entry.is_symlink():

@@ -8,12 +8,12 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
 
 from multicard.core.files import atomic_write
+from multicard.core.job_file import JobFile
 from multicard.core.layout import MEMORY_SNAPSHOT, PROGRESS, rank_file
 from multicard.core.reasons import MemoryHeld
 from multicard.record.memory_held import Forwards, live, owned, sum_up
@@ -35,7 +35,7 @@ class MemoryHistory:
     def __init__(self) -> None:
         self._snapshots: Snapshots | None = None  # None unless the job asks for a history, and CUDA has started
 
-    def begin(self, job: Callable[[], dict[str, Any]]) -> None:
+    def begin(self, job: Callable[[], JobFile]) -> None:
         """Begin the history when CUDA starts in this process, if the job asks for a history.
 
         `job` returns the content of job.json.
@@ -44,11 +44,11 @@ class MemoryHistory:
         # scripts that fork.
         torch.cuda._lazy_call(lambda: _guarded(lambda: self._start(job())))
 
-    def _start(self, job: dict[str, Any]) -> None:
-        if not job["observe"].get("memory_snapshot"):
+    def _start(self, job: JobFile) -> None:
+        if not job.observe.memory_snapshot:
             return
         torch.cuda.memory._record_memory_history(context="alloc", stacks="python", max_entries=MOST_ENTRIES)
-        snapshots = Snapshots(Path(job["scratch"]))
+        snapshots = Snapshots(job.scratch)
         # PyTorch's type stubs lack the function.
         attach: Callable[..., None] = getattr(torch._C, "_cuda_attach_out_of_memory_observer")  # noqa: B009
         attach(snapshots.ran_out)

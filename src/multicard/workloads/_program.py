@@ -4,16 +4,15 @@ import argparse
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import torch.distributed as dist
 
 from multicard.core.errors import UserError
-from multicard.core.files import read_json
+from multicard.core.job_file import JobFile, read_job
 from multicard.core.text import printable_lines
 
 
-def run_program(train: Callable[[dict[str, Any]], None]) -> None:
+def run_program(train: Callable[[JobFile], None]) -> None:
     """Read the job.json that the command line names, and call `train` with its contents.
 
     `train` runs one rank of the job. If it raises `UserError`, the program prints the lines of the error, without a
@@ -21,7 +20,7 @@ def run_program(train: Callable[[dict[str, Any]], None]) -> None:
     """
     parser = argparse.ArgumentParser(description=sys.modules["__main__"].__doc__)
     parser.add_argument("--job", type=Path, required=True, help="job.json in the scratch folder of the run")
-    job = read_json(parser.parse_args().job)
+    job = read_job(parser.parse_args().job)
     try:
         train(job)
     except UserError as error:

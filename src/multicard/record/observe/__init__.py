@@ -4,15 +4,7 @@ The observer runs in every Python process of a job, because of two variables (`o
 `MULTICARD_OBSERVE` is the path of job.json, and `PYTHONPATH` begins with a folder that has a copy of
 `site/sitecustomize.py`. For a user's program the folder has a copy of the needed parts of multicard, too.
 
-The observer reads these keys of job.json: `scratch` (folder of this node where ranks write their files), `profiler`
-(the one in use, never `auto`), `time_limit_s` (of the job in seconds, or null) and `observe` with
-  `device` (cpu, cuda), `devices`, `devices_per_node`, `ranks`, `ranks_per_node`;
-  `ablate` (parts that the run goes without; see `ablation`): loader, communication, host (only together with loader);
-  `warmup_steps`, `measured_steps` (null if the program states its number of steps by `multicard.marks.training`),
-  `profiled_steps` (0 if nothing is profiled);
-  `program` (file names and modules by which a rank's program may be started), `is_user_program` (false for a program of
-  multicard's own), `count_operations` (true if the operations of one step are counted);
-  `memory_snapshot` (true if the history of GPU memory is recorded; see `multicard.record.memory_snapshot`).
+The observer reads job.json (`multicard.core.job_file`): `scratch`, `profiler`, `time_limit_s`, and all of `observe`.
 
 The observer writes these files to `scratch`, with names from `multicard.core.layout`:
   `steps.csv.rank<N>`; `epochs.csv.rank<N>` if the program marks its epochs;

@@ -14,7 +14,7 @@ Without the *host*, a step is replayed as a CUDA graph; see `graphed`. Such a ru
 import copy
 import inspect
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -24,6 +24,7 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.nn.parallel import DistributedDataParallel
 
+from multicard.core.job_file import ObservedJob
 from multicard.core.reasons import Reason
 from multicard.core.system import read_or_none
 from multicard.record.observe.batches import EVALUATION_PASS, Pass
@@ -339,20 +340,18 @@ def leave_out_communication(has_begun: Callable[[], bool]) -> None:
         replace(dist, name, exchange)
 
 
-def find_part_not_left_out(
-    stated: Mapping[str, Any], replay: Replay | None, exchanged: bool | None
-) -> NotLeftOut | None:
+def find_part_not_left_out(job: ObservedJob, replay: Replay | None, exchanged: bool | None) -> NotLeftOut | None:
     """Return the first part that the measured steps had although they were to go without it; None if there is none.
 
-    `stated`: `observe` of job.json. `exchanged`: True if the ranks exchanged something in the measured steps; None if
-    that is unknown, which counts as if they had. If the run goes without the host, host and loader are not checked,
-    because replays of a step load nothing, and `graphed` raises if it cannot replay.
+    `exchanged`: True if the ranks exchanged something in the measured steps; None if that is unknown, which counts as
+    if they had. If the run goes without the host, host and loader are not checked, because replays of a step load
+    nothing, and `graphed` raises if it cannot replay.
     """
-    parts: Sequence[str] = stated.get("ablate") or ()
+    parts = job.ablate
     if LOADER in parts and HOST not in parts and not (replay and replay.replayed):
         return NotLeftOut(LOADER, "no loader of PyTorch's was seen; wrap yours by multicard.marks.wrap_loader")
     if COMMUNICATION in parts:
-        if stated["ranks"] == 1:
+        if job.ranks == 1:
             return NotLeftOut(COMMUNICATION, "a single process drives all devices")
         if exchanged is None:
             return NotLeftOut(COMMUNICATION, "what ranks exchange is not counted here")

@@ -12,6 +12,7 @@ import torch.distributed as dist
 
 from multicard.core.errors import UserError
 from multicard.core.files import write_json
+from multicard.core.job_file import JobFile, ObservedJob
 from multicard.core.layout import rank_file
 from multicard.core.reasons import LONGEST_MESSAGE, Reason
 from multicard.record import environment
@@ -46,28 +47,28 @@ def facts_of_process(rank: int) -> dict[str, Any]:
     }
 
 
-def write_failure(error: BaseException, note_process: Callable[..., None], job: dict[str, Any]) -> None:
+def write_failure(error: BaseException, note_process: Callable[..., None], job: JobFile) -> None:
     """Write an error that came before the first update to process.json and, if this process is a rank, to rank.json.
 
     A process that is no rank may be a launcher, whose error only says that a rank had one. A process that a rank has
     started inherits the rank's number. It writes no rank.json, because it may fail although the rank does not.
     """
-    rank = rank_of_process() if _is_rank(job["observe"]) else None
+    rank = rank_of_process() if _is_rank(job.observe) else None
     failure = describe_failure(error, rank)
     note_process(error=failure)
     if rank is not None and is_outermost(job) and claim_rank(job):
-        write_json(Path(job["scratch"]) / rank_file("rank.json", rank), {**failure, **facts_of_process(rank)})
+        write_json(job.scratch / rank_file("rank.json", rank), {**failure, **facts_of_process(rank)})
 
 
-def _is_rank(stated: dict[str, Any]) -> bool:
+def _is_rank(job: ObservedJob) -> bool:
     """True if this process, which has not updated, is a rank.
 
     It is one if a launcher gave it a rank, if it has a process group, or if the job has a single rank and this process
     runs the job's program (and a user's program has not started it by multiprocessing).
     """
-    is_started_by_script = stated["is_user_program"] and parent_process() is not None
-    runs_program = not _names_of_program().isdisjoint(stated["program"])
-    if stated["ranks"] == 1 and runs_program and not is_started_by_script:
+    is_started_by_script = job.is_user_program and parent_process() is not None
+    runs_program = not _names_of_program().isdisjoint(job.program)
+    if job.ranks == 1 and runs_program and not is_started_by_script:
         return True
     return dist.is_initialized() or number_in_environment(RANK_VARIABLES) is not None
 

@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import dataloader
 
-from multicard.core.files import read_json
+from multicard.core.job_file import ObservedJob, read_job
 from multicard.core.system import read_or_none
 from multicard.record.observe.ablation import COMMUNICATION, HOST, LOADER, Replay, ReplayedPass, leave_out_communication
 from multicard.record.observe.loaders import Loader, loader_of, note_index, samples_asked
@@ -41,7 +41,7 @@ def install(note_process: Callable[..., None], job: str) -> None:
     _watch_backward()
     _watch_loaders()
     _watch_messages()
-    _ablate(read_json(Path(job))["observe"])
+    _ablate(read_job(Path(job)).observe)
     for mark in (OBSERVER.mark_step, OBSERVER.mark_training, OBSERVER.mark_values):
         hidden_from_compiler(mark)
 
@@ -261,15 +261,15 @@ def _watch_messages() -> None:
         replace(dist.ProcessGroup, name, message)
 
 
-def _ablate(stated: dict[str, Any]) -> None:
-    """Have the run go without the parts that job.json names; `stated`: `observe` of job.json."""
-    parts = stated.get("ablate") or ()
+def _ablate(job: ObservedJob) -> None:
+    """Have the run go without the parts that job.json names."""
+    parts = job.ablate
     if COMMUNICATION in parts:
         leave_out_communication(lambda: OBSERVER.process.loop.step > 0)
     if LOADER not in parts:
         return
     # Number of the first step that gets kept batches.
-    first_replayed = max(1, stated["warmup_steps"] - 1)
+    first_replayed = max(1, job.warmup_steps - 1)
     if HOST in parts:
         from multicard.record.observe.graphed import FIRST_REPLAYED, Graphed
 

@@ -41,7 +41,7 @@ def _outcome_of_measured(recording: Recording, replay: Replay | None) -> dict[st
 
     It has failed if the measured steps had a part that the run was to go without.
     """
-    part = find_part_not_left_out(recording.stated, replay, recording.exchanged)
+    part = find_part_not_left_out(recording.observed_job, replay, recording.exchanged)
     if part is not None:
         return outcome_of_rank("failed", part.reason(recording.rank))
     return outcome_of_rank("completed")

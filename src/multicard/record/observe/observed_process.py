@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch.distributed as dist
 
-from multicard.core.files import read_json
+from multicard.core.job_file import JobFile, read_job
 from multicard.record.observe import OBSERVE
 from multicard.record.observe.events import NOT_RECORDED, StepEvents
 from multicard.record.observe.lifecycle import Action, Event, State, transition
@@ -92,9 +92,9 @@ class ObservedProcess:
         is_step_open = state is State.RECORDING
         self.events = self._recording.events if is_step_open and self._recording is not None else NOT_RECORDED
 
-    def read_job(self) -> dict[str, Any]:
+    def read_job(self) -> JobFile:
         """Return the content of job.json."""
-        return read_json(Path(os.environ.get(OBSERVE, self._job)))
+        return read_job(Path(os.environ.get(OBSERVE, self._job)))
 
     @property
     def has_measured(self) -> bool:
@@ -189,7 +189,7 @@ class ObservedProcess:
         def leave(error_type: type[BaseException], error: BaseException, traceback: Any) -> None:
             plain(error_type, error, traceback)
             self.leave()
-            if dist.is_available() and dist.is_initialized() and not self.read_job()["observe"]["is_user_program"]:
+            if dist.is_available() and dist.is_initialized() and not self.read_job().observe.is_user_program:
                 leave_now(1)
 
         sys.excepthook = leave

@@ -2,9 +2,10 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from multicard.core.errors import UserError
+from multicard.core.job_file import ObservedJob
 from multicard.record.observe.ablation import HOST
 from multicard.record.observe.batches import Pass, used_by_step
 from multicard.record.observe.loaders import Loader
@@ -54,24 +55,26 @@ def place(pace: Pace, profiled: int) -> ProfiledWindow:
 class Plan:
     """The windows of a script's steps, which are counted from 1.
 
-    `stated`: `observe` of job.json; `training_steps`: number of warm-up and measured steps together if the script
+    `training_steps`: number of warm-up and measured steps together if the script
     states it, else None. `profiled` is None until `Recording` places the profiled window, at the end of the measured
     one.
 
     Raises `UserError` if the training has no more steps than the warm-up.
     """
 
-    def __init__(self, stated: dict[str, Any], training_steps: int | None = None):
-        self.warmup: int = stated["warmup_steps"]
-        if HOST in (stated.get("ablate") or ()):
+    def __init__(self, job: ObservedJob, training_steps: int | None = None):
+        self.warmup = job.warmup_steps
+        if HOST in job.ablate:
             self.warmup = max(self.warmup, LEAST_WATCHED)
-        if training_steps is None:
-            self.measured: int = stated["measured_steps"]
-        else:
+        if training_steps is not None:
             self.measured = training_steps - self.warmup
             if self.measured <= 0:
                 raise UserError(f"warmup_steps: {self.warmup}, but the run has only {training_steps} steps")
-        self.least_profiled: int = stated["profiled_steps"]
+        elif job.measured_steps is not None:
+            self.measured = job.measured_steps
+        else:
+            raise ValueError("neither the job nor the script states how many steps are measured")
+        self.least_profiled = job.profiled_steps
         self.is_profiled = self.least_profiled > 0
         self.profiled: ProfiledWindow | None = None
 

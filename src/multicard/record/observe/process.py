@@ -5,16 +5,16 @@ import mmap
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from threading import Timer
-from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
+from multicard.core.job_file import ObservedJob
 from multicard.record import visible
 from multicard.record.capture import LONGEST_WAIT, HostBarrier
 from multicard.record.recorder import peak_memory
@@ -23,7 +23,7 @@ BEFORE_LIMIT_S = 3.0  # a rank begins to write the steps so far when so many sec
 LIMIT_S = 60.0  # a process may take so many seconds to end, or to wait for its GPUs before it ends
 
 
-def devices_of(optimizer: Any, stated: Mapping[str, Any]) -> list[torch.device]:
+def devices_of(optimizer: Any, job: ObservedJob) -> list[torch.device]:
     """Return the devices that a rank computes on, without duplicates.
 
     A program of multicard's own computes on those that `rank_devices` returns. A user's program computes on the GPUs of
@@ -31,15 +31,15 @@ def devices_of(optimizer: Any, stated: Mapping[str, Any]) -> list[torch.device]:
     has initialized CUDA, else on the CPU. If the job has several devices but a single rank, all GPUs on which this
     process has had memory are added, because replicas of the parameters come and go there in every step.
     """
-    if not stated["is_user_program"]:
-        return visible.rank_devices(SimpleNamespace(**stated))
+    if not job.is_user_program:
+        return visible.rank_devices(job)
     groups = getattr(optimizer, "param_groups", None) or []
     devices = [parameter.device for group in groups for parameter in group["params"]]
     used = [device for device in devices if device.type == "cuda"]
-    may_use_others = stated["device"] == "cuda" and torch.cuda.is_initialized()
+    may_use_others = job.device == "cuda" and torch.cuda.is_initialized()
     if may_use_others and not used:
         used = [torch.device("cuda", torch.cuda.current_device())]
-    drives_all_gpus = stated["ranks"] == 1 and stated["devices"] > 1
+    drives_all_gpus = job.ranks == 1 and job.devices > 1
     if may_use_others and drives_all_gpus:
         used += _gpus_with_memory()
     without_duplicates = list(dict.fromkeys(used))
@@ -89,28 +89,24 @@ def after_limit(leave: Callable[[], NoReturn]) -> Timer:
     return timer
 
 
-def before_time_limit(job: Path, time_limit_s: float | None, write: Callable[[], None]) -> Timer:
+def before_time_limit(job: Path, time_limit_s: float, write: Callable[[], None]) -> Timer:
     """Call `write`, on another thread, `BEFORE_LIMIT_S` seconds before the job's time limit; return the timer.
 
     At the time limit itself it would be too late. A signal without a handler ends a process at once. With a handler,
     the process would survive a signal that arrives while it waits for other ranks.
 
-    `job`: path of job.json, which was written when the job started. `time_limit_s`: seconds from then on; None for no
-    limit, and then `write` is never called. An error of `write` is ignored.
+    `job`: path of job.json, which was written when the job started. `time_limit_s`: seconds from then on.
+    An error of `write` is ignored.
     """
 
     def attempt() -> None:
         with contextlib.suppress(Exception):  # the training thread may change the steps in the meantime
             write()
 
-    wait_s = 0.0
-    if time_limit_s is not None:
-        write_at = job.stat().st_mtime + time_limit_s - BEFORE_LIMIT_S
-        wait_s = max(0.0, write_at - time.time())
-    timer = Timer(wait_s, attempt)
+    write_at = job.stat().st_mtime + time_limit_s - BEFORE_LIMIT_S
+    timer = Timer(max(0.0, write_at - time.time()), attempt)
     timer.daemon = True
-    if time_limit_s is not None:
-        timer.start()
+    timer.start()
     return timer
 
 

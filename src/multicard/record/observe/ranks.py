@@ -4,12 +4,12 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
 
 from multicard.core.files import read_json
+from multicard.core.job_file import JobFile
 from multicard.core.layout import PROCESS, rank_file
 
 # Variables in which launchers give a process its rank, and the number of ranks: those of torchrun and similar
@@ -26,13 +26,13 @@ BETWEEN_TWO = ("send", "recv", "recv_anysource")
 messages = Counter[str]()  # number of messages between two ranks that this process has sent or received so far
 
 
-def claim_rank(job: dict[str, Any]) -> bool:
+def claim_rank(job: JobFile) -> bool:
     """Claim the rank of this process; return True if no other process has claimed it before.
 
     Another process may have the same rank because it cannot find out its own rank, or because it is a helper that a
     rank has started. If the first process claims its rank again, this returns True again.
     """
-    path = Path(job["scratch"]) / rank_file("claimed", rank_of_process())
+    path = job.scratch / rank_file("claimed", rank_of_process())
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write(str(os.getpid()))
@@ -41,13 +41,13 @@ def claim_rank(job: dict[str, Any]) -> bool:
     return True
 
 
-def is_outermost(job: dict[str, Any]) -> bool:
+def is_outermost(job: JobFile) -> bool:
     """Return False if this process is a helper of a rank: its launcher's rank is that of its observed parent process.
 
     Return True if no launcher has given this process a rank.
     """
     given = _given_rank()
-    parent = Path(job["scratch"]) / f"{PROCESS}.{os.getppid()}"
+    parent = job.scratch / f"{PROCESS}.{os.getppid()}"
     return given is None or not parent.exists() or read_json(parent)["told"] != given
 
 

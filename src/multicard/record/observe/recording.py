@@ -3,9 +3,9 @@
 import json
 import sys
 from contextlib import AbstractContextManager, suppress
-from pathlib import Path
 from typing import Any
 
+from multicard.core.job_file import JobFile
 from multicard.core.layout import JOB, MADE, PROGRESS, STEPS, rank_file
 from multicard.core.text import counted
 from multicard.record.capture import Capture, RankLeft
@@ -36,21 +36,19 @@ class Recording:
     A pass is one traversal of the data loader. An epoch is the number of a pass, as in steps.csv.
     """
 
-    def __init__(
-        self, job: dict[str, Any], loop: TrainingLoop, updates: Updates, optimizer: Any, training_steps: int | None
-    ):
-        self.stated = job["observe"]
-        self.scratch = Path(job["scratch"])
+    def __init__(self, job: JobFile, loop: TrainingLoop, updates: Updates, optimizer: Any, training_steps: int | None):
+        self.observed_job = job.observe
+        self.scratch = job.scratch
         self.loop = loop
         self.updates = updates
         self.training_steps = training_steps
         self.rank = rank_of_process()
         self.record_path = self.scratch / rank_file("rank.json", self.rank)
-        self.devices = devices_of(optimizer, self.stated)
+        self.devices = devices_of(optimizer, self.observed_job)
         self.barrier = make_barrier()
-        self.capture = Capture(job["profiler"], self.scratch, self.rank, self.devices, self.barrier)
+        self.capture = Capture(job.profiler, self.scratch, self.rank, self.devices, self.barrier)
         self.recorder = self._make_recorder()
-        self.plan = Plan(self.stated, training_steps)
+        self.plan = Plan(self.observed_job, training_steps)
         self.pace = Pace()
         # True if ranks exchanged something in the measured steps. None until these have ended, and if exchanges cannot
         # be counted.
@@ -61,7 +59,7 @@ class Recording:
         self.is_complete = False  # all windows have had their steps
         # The number of steps in shared memory, so that the launcher can read it after killing this process.
         self._shared_steps = shared_number(self.scratch / rank_file(MADE, self.rank))
-        self.timer = before_time_limit(self.scratch / JOB, job.get("time_limit_s"), self._write_ended)
+        self.timer = before_time_limit(self.scratch / JOB, job.time_limit_s, self._write_ended)
         self._ranges = Ranges(self.capture)
         self.events = RecordedEvents(
             self.recorder.clock, self._ranges, self.devices[0].type == "cuda", self._settle_pass, self._log_epoch
@@ -73,12 +71,12 @@ class Recording:
         self._profiler_window: AbstractContextManager[None] | None = None  # None while the profiler does not record
 
     def _make_recorder(self) -> Recorder:
-        is_user_program = self.stated["is_user_program"]
+        is_user_program = self.observed_job.is_user_program
         counted_step = None
-        if self.stated.get("count_operations"):
+        if self.observed_job.count_operations:
             # A user's script has made an update before its first step, so that step may be counted. A program that
             # marks the begin of its training has not.
-            counted_step = min(COUNTED_STEP, self.stated["warmup_steps"]) if is_user_program else COUNTED_STEP
+            counted_step = min(COUNTED_STEP, self.observed_job.warmup_steps) if is_user_program else COUNTED_STEP
         # A user's script may read the peaks of memory itself, so they are not reset in it.
         return Recorder(self.rank, self.devices, reset_peaks=not is_user_program, counted_step=counted_step)
 

@@ -5,10 +5,10 @@ FILE is job.json of `multicard.launch.job`; this program reads of it `parameters
 
 import os
 from pathlib import Path
-from typing import Any
 
 import torch
 
+from multicard.core.job_file import JobFile
 from multicard.core.prepared import read_unchanged
 from multicard.record.binding import bind_rank
 from multicard.record.visible import rank_devices
@@ -16,22 +16,24 @@ from multicard.workloads._program import run_program
 from multicard.workloads.llm.parameters import LlmParameters
 
 
-def main(job: dict[str, Any]) -> None:
+def main(job: JobFile) -> None:
     """Run one rank of a job."""
-    p = LlmParameters.model_validate(job["parameters"])
+    p = LlmParameters.model_validate(job.parameters)
     # They raise `UserError` if a file is missing or has changed since it was prepared.
-    model = read_unchanged(Path(job["model"]), "model", "folder")
-    texts = read_unchanged(Path(job["data"]), "set of texts")
+    if job.model is None:
+        raise ValueError("job.json, model: found null, expected the folder of a prepared model")
+    model = read_unchanged(job.model, "model", "folder")
+    texts = read_unchanged(job.data_folder, "set of texts")
     bind_rank(p)
     torch.set_num_threads(p.threads)
     [device] = rank_devices(p)
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    _stay_offline(Path(job["scratch"]))
+    _stay_offline(job.scratch)
     from multicard.workloads.llm import torchtune_backend
 
-    train_file = Path(job["data"]) / texts["files"][0]["name"]
-    torchtune_backend.tune(p, model, texts, train_file, output=Path(job["scratch"]) / "output")
+    train_file = job.data_folder / texts["files"][0]["name"]
+    torchtune_backend.tune(p, model, texts, train_file, output=job.scratch / "output")
 
 
 def _stay_offline(scratch: Path) -> None:

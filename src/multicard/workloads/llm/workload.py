@@ -1,10 +1,12 @@
 """The workload `llm`: tuning of language models."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
 
+from multicard.core.job_file import ObservedJob
 from multicard.core.pipeline import pipeline_folder
 from multicard.core.prepared import read_prepared
 from multicard.experiment.datasets import ShippedText, Text
@@ -38,9 +40,9 @@ class Llm(Workload):
     unit = Unit("token", "tokens", "tokens_per_s", "energy_per_token_j")
     step_columns = ("tokens", "padded_tokens", "loss")
 
-    def observed(self, p: LlmParameters) -> dict[str, Any]:
+    def observed(self, p: LlmParameters) -> ObservedJob:
         """Return the entries of every workload, and the number of measured steps, which the parameters state."""
-        return super().observed(p) | {"measured_steps": p.steps}
+        return replace(super().observed(p), measured_steps=p.steps)
 
     def input_facts(self, data: Path, model: Path | None) -> InputRecords:
         """Return the records of the texts and of the model."""

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from multicard.core.files import read_json
+from multicard.core.job_file import read_job
 from multicard.core.layout import COPIED, JOB, MADE, PROCESS, Outcome, node_file, rank_file
 from multicard.core.reasons import Reason
 from multicard.core.text import counted
@@ -278,7 +279,7 @@ def _steps_made(facts: ScriptFacts, code: str, scratch: Path) -> str | None:
     if not any(counts):
         return None
     if len(set(counts)) == 1:
-        profiled = read_json(scratch / JOB)["observe"]["profiled_steps"]
+        profiled = read_job(scratch / JOB).observe.profiled_steps
         # Steps in which the profiler is still starting.
         settling = LEAST_SETTLING if profiled else 0
         needed = p.warmup_steps + p.steps + settling + profiled

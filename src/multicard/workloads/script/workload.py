@@ -1,11 +1,12 @@
 """The workload `script`: training scripts of the user."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar
 
-from multicard.core.files import read_json
+from multicard.core.job_file import ObservedJob, read_job
 from multicard.core.layout import PHASES
 from multicard.core.rendezvous import Rendezvous
 from multicard.core.text import without_names
@@ -47,7 +48,7 @@ class Script(Workload):
     def command(self, p: ScriptParameters, job: Path, rendezvous: Rendezvous | None) -> list[str]:
         """Return the launcher's command."""
         # `keep` is the folder that `{run_dir}` names.
-        return start.start_command(p, read_json(job)["keep"], rendezvous)
+        return start.start_command(p, str(read_job(job).saved), rendezvous)
 
     def launching(self, p: ScriptParameters) -> Launching:
         """Return how the ranks of `p` are started, by its parameters and by its launcher."""
@@ -62,17 +63,17 @@ class Script(Workload):
             hidden_from_profilers=launcher.hidden_from_profilers,
         )
 
-    def observed(self, p: ScriptParameters) -> dict[str, Any]:
+    def observed(self, p: ScriptParameters) -> ObservedJob:
         """Return the entries of every workload, and those that the user states about steps and samples.
 
         By the words in `program` the observer recognizes a process that runs the script.
         """
-        return super().observed(p) | {
-            "measured_steps": p.steps,
-            "samples_per_step": p.stated_samples,
-            "count_operations": p.count_operations,
-            "program": [Path(word).name for word in p.command],
-        }
+        return replace(
+            super().observed(p),
+            measured_steps=p.steps,
+            count_operations=p.count_operations,
+            program=tuple(Path(word).name for word in p.command),
+        )
 
     def resources(self, p: ScriptParameters, inputs: Inputs) -> Resources:
         """Return a rough estimate of memory. If it is too low, Slurm gives a second attempt more."""

@@ -2,17 +2,15 @@
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
 
+from multicard.core.job_file import JobFile
 from multicard.core.layout import CHECKPOINT, PROGRESS
 
 
-def load_checkpoint(
-    job: Mapping[str, Any], identity: Mapping[str, Any], parts: Mapping[str, Any]
-) -> list[dict[str, Any]]:
+def load_checkpoint(job: JobFile, identity: Mapping[str, Any], parts: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Restore the state that an interrupted attempt saved; return the rows of the epochs that it finished.
 
     Without a checkpoint of this run, return an empty list and restore nothing.
@@ -21,9 +19,9 @@ def load_checkpoint(
     parameters and data files of the run; a checkpoint with another identity is ignored. `parts`: model, optimizer and
     scaler by name; their saved states are loaded into them.
     """
-    if "checkpoint" not in job or not Path(job["checkpoint"]).is_file():
+    if job.checkpoint is None or not job.checkpoint.is_file():
         return []
-    checkpoint = torch.load(job["checkpoint"], map_location="cpu", weights_only=True)
+    checkpoint = torch.load(job.checkpoint, map_location="cpu", weights_only=True)
     if checkpoint.get("of") != identity:
         return []
     for name, part in parts.items():
@@ -35,18 +33,18 @@ def load_checkpoint(
 
 
 def save_checkpoint(
-    job: Mapping[str, Any], identity: Mapping[str, Any], parts: Mapping[str, Any], epochs: list[dict[str, Any]]
+    job: JobFile, identity: Mapping[str, Any], parts: Mapping[str, Any], epochs: list[dict[str, Any]]
 ) -> None:
     """Replace the checkpoint by the present state of `parts`; do nothing if job.json has no entry `checkpoint`.
 
     `job`, `identity`, `parts`: as for `load_checkpoint`. `epochs`: rows of all epochs that are finished.
     """
-    if "checkpoint" not in job:
+    if job.checkpoint is None or job.shared is None:
         return
     # A file that is only half written must not replace the checkpoint. The scratch folder `shared` is on the same file
     # system, so the replacement is atomic, and is removed after an interrupted attempt, with an unfinished file.
-    unfinished = Path(job["shared"], CHECKPOINT)
+    unfinished = job.shared / CHECKPOINT
     states = {name: part.state_dict() for name, part in parts.items()}
     torch.save({"of": identity, "epochs": epochs, **states}, unfinished)
-    unfinished.replace(job["checkpoint"])
+    unfinished.replace(job.checkpoint)
     print(f"{PROGRESS}  checkpoint after epoch {len(epochs)}", flush=True)

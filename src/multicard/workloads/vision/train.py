@@ -7,7 +7,6 @@ FILE is job.json of `multicard.launch.job`; this program reads of it `parameters
 import itertools
 import time
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,6 +15,7 @@ from torch.utils.data import DataLoader
 from torchvision.models.mobilenetv2 import MobileNetV2
 
 from multicard import marks
+from multicard.core.job_file import JobFile
 from multicard.core.prepared import read_unchanged
 from multicard.record.binding import bind_rank
 from multicard.record.compilation import allow_compilations
@@ -41,7 +41,7 @@ from multicard.workloads.vision.ranks import join, sum_over_ranks
 from multicard.workloads.vision.strategies import STRATEGIES
 
 
-def train(job: dict[str, Any], p: VisionParameters, rank: int, device: torch.device, facts: dict[str, Any]) -> None:
+def train(job: JobFile, p: VisionParameters, rank: int, device: torch.device, facts: dict[str, Any]) -> None:
     """Train and evaluate for all epochs, then train on for as long as the observer records.
 
     `job`: contents of job.json; `facts`: contents of the data set's provenance.json.
@@ -60,8 +60,8 @@ def train(job: dict[str, Any], p: VisionParameters, rank: int, device: torch.dev
     scaler = gradient_scaler(p.precision, device)
     loss_of = nn.CrossEntropyLoss()
 
-    training_data = open_split(Path(job["data"]), facts, "train", p.image_size)
-    test_data = open_split(Path(job["data"]), facts, "test", p.image_size)
+    training_data = open_split(job.data_folder, facts, "train", p.image_size)
+    test_data = open_split(job.data_folder, facts, "test", p.image_size)
     training = training_loader(training_data, facts, p, rank, device)
     testing = evaluation_loader(test_data, p, rank)
     ahead = read_ahead(p, synthetic=isinstance(training_data, SyntheticDataset))
@@ -168,11 +168,11 @@ def evaluate(
     return total_loss / count, correct / count
 
 
-def main(job: dict[str, Any]) -> None:
+def main(job: JobFile) -> None:
     """Run one rank of a job."""
-    p = VisionParameters.model_validate(job["parameters"])
+    p = VisionParameters.model_validate(job.parameters)
     # Raises `UserError` if a file is missing or has changed since the data set was prepared.
-    facts = read_unchanged(Path(job["data"]), "data set")
+    facts = read_unchanged(job.data_folder, "data set")
     bind_rank(p)
     rank, device = join(p)
     train(job, p, rank, device, facts)

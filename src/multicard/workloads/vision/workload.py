@@ -101,10 +101,6 @@ class Vision(Workload):
 
         prepare(name, definition, folder)
 
-    def observed(self, p: VisionParameters) -> dict[str, Any]:
-        """Return the entries of every workload; `measured_steps` is None: the program states it by `marks.training`."""
-        return super().observed(p) | {"measured_steps": None}
-
     def input_facts(self, data: Path, model: Path | None) -> InputRecords:
         """Return the record of the data set."""
         facts = read_prepared(data, "data set")
