@@ -15,8 +15,8 @@ from pathlib import Path
 import torch
 from torch.utils.data import DataLoader
 
-from multicard.core.prepared import read_unchanged
 from multicard.experiment.datasets import Digits
+from multicard.workloads.provenance import ImageProvenance, read_unchanged
 from multicard.workloads.vision.data import open_split
 from multicard.workloads.vision.prepare import prepare
 
@@ -34,7 +34,7 @@ def main() -> None:
         for kind, stored in (("array", None), ("jpeg", size)):
             with tempfile.TemporaryDirectory() as folder:
                 prepare("digits", Digits(source="digits", stored_size=stored), Path(folder))
-                dataset = open_split(Path(folder), read_unchanged(Path(folder), "data set"), "train", size)
+                dataset = open_split(Path(folder), read_unchanged(Path(folder), ImageProvenance), "train", size)
                 print(
                     f"{kind:<5} {size:>4} px {1e3 * _cpu_s_per_image(dataset, arguments.batches):6.2f} ms", flush=True
                 )

@@ -25,9 +25,9 @@ from torch.utils.data import DataLoader
 from torchvision.models.mobilenetv2 import MobileNetV2
 
 from multicard.core.layout import EPOCHS
-from multicard.core.prepared import read_unchanged
 from multicard.experiment.datasets import Digits, Synthetic
 from multicard.launch.job import run_job
+from multicard.workloads.provenance import ImageProvenance, read_unchanged
 from multicard.workloads.vision.data import open_split
 from multicard.workloads.vision.parameters import VisionParameters
 from multicard.workloads.vision.prepare import prepare
@@ -39,7 +39,7 @@ LIMIT_S = 3600
 
 def plain(p: VisionParameters, data: Path, device: torch.device) -> float:
     """Seconds per step of the loop that a tutorial would show."""
-    dataset = open_split(data, read_unchanged(data, "data set"), "train", p.image_size)
+    dataset = open_split(data, read_unchanged(data, ImageProvenance), "train", p.image_size)
     loader = DataLoader(
         dataset,
         batch_size=p.batch_size,

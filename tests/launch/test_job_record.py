@@ -19,7 +19,9 @@ from multicard.launch.profiler_choice import ProfilerChoice, choose_profiler
 from multicard.launch.supervise import Ended
 from multicard.launch.variables import LOOPBACK
 from multicard.runs.record import ProfilerUse, RunRecord
+from multicard.workloads.provenance import write_provenance
 from multicard.workloads.vision.parameters import VisionParameters
+from prepared_sets import make_image_provenance
 
 
 @pytest.fixture
@@ -41,8 +43,7 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., RunRec
         parameters = VisionParameters(**(TINY | {"profiler": "none"} | changes))
         data = tmp_path / "data"
         data.mkdir(exist_ok=True)
-        told = {"dataset": "d", "source": "s", "train_samples": 1, "test_samples": 1, "files": [], "classes": []}
-        (data / "provenance.json").write_text(json.dumps(told))
+        write_provenance(data, make_image_provenance())
         return run_job(parameters, data, tmp_path / "run", 300)
 
     run_played.started = []

@@ -13,10 +13,10 @@ from safetensors.torch import save_file
 
 from conftest import refused
 from multicard.core.errors import UserError
-from multicard.core.prepared import read_unchanged
 from multicard.experiment.models import ARCHITECTURES, Architecture, Model
 from multicard.workloads.llm.prepare_model import prepare_model
 from multicard.workloads.llm.tiny import tensor_shapes
+from multicard.workloads.provenance import ModelProvenance, read_unchanged
 
 # As the users' checkpoints are shaped, and quickly written.
 SMALL = Architecture(vocabulary=512, layers=2, heads=2, kv_heads=1, embedding=8, feed_forward=16, max_sequence=64)
@@ -72,9 +72,9 @@ def of(folder: Path | str) -> Model:
     return Model(architecture="llama3_8b", folder=str(folder))
 
 
-def checked(folder: Path) -> dict[str, Any]:
+def checked(folder: Path) -> ModelProvenance:
     prepare_model("mine", of(folder), folder / "out", folder / "no resources")
-    return read_unchanged(folder / "out", "model", "folder")
+    return read_unchanged(folder / "out", ModelProvenance)
 
 
 def refusal(folder: Path) -> str:
@@ -91,7 +91,7 @@ def test_a_whole_folder_is_described_and_only_read_wherever_it_is_stated_from(
     monkeypatch.chdir("/")
     assert {file: (file.stat().st_size, file.stat().st_mtime_ns) for file in folder.rglob("*")} == before
     assert [file.name for file in out.iterdir()] == ["provenance.json"]
-    facts = read_unchanged(out, "model", "folder")
+    facts = read_unchanged(out, ModelProvenance).as_json()
     files = {file["name"]: file for file in facts.pop("files")}
     assert facts == {
         "model": "mine",
@@ -106,17 +106,17 @@ def test_a_whole_folder_is_described_and_only_read_wherever_it_is_stated_from(
     assert {name: {"name": name, "bytes": before[folder / name][0]} for name in whole} == files
     (folder / shard(2, 3)).write_bytes(b"")
     with pytest.raises(UserError, match="missing or changed since it was prepared"):
-        read_unchanged(out, "model", "folder")
+        read_unchanged(out, ModelProvenance)
 
 
 def test_a_folder_may_differ_from_the_usual_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = write_folder(tmp_path / "weights")
     shutil.move(folder / "original" / "tokenizer.model", folder / "tokenizer.model")
-    assert checked(folder)["tokenizer"] == str(folder / "tokenizer.model")
+    assert checked(folder).tokenizer == str(folder / "tokenizer.model")
     # A tied model has no output layer.
     monkeypatch.setitem(ARCHITECTURES, "llama3_8b", replace(SMALL, tied=True))
     (folder / "config.json").write_text(json.dumps(config(tie_word_embeddings=True)))
-    assert checked(folder)["parameters"] == PARAMETERS - 512 * 8
+    assert checked(folder).parameters == PARAMETERS - 512 * 8
 
 
 def test_a_partial_folder_is_named_with_what_is_missing_and_the_command_that_fetches_it(tmp_path: Path) -> None:

@@ -62,13 +62,13 @@ def publish(folder: Path, name: str) -> Path:
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_a_published_set_is_read_from_its_folder(tmp_path: Path, name: str) -> None:
     folder = publish(tmp_path / "in", name)
-    facts = made(tmp_path / "out", source="published-text", texts=name, folder=str(folder))
+    provenance = made(tmp_path / "out", source="published-text", texts=name, folder=str(folder))
     published = PUBLISHED[name]
     assert rows(tmp_path / "out" / "train.jsonl") == SAMPLES[published.kind]
     expected = (published.kind, published.repository, published.subset)
-    assert (facts["kind"], facts["repository"], facts["subset"]) == expected
-    assert facts["folder"] == str(folder)
-    assert (facts["train_samples"], facts["left_out"], facts["first_left_out"]) == (2, 0, None)
+    assert (provenance.kind, provenance.repository, provenance.subset) == expected
+    assert provenance.folder == str(folder)
+    assert (provenance.train_samples, provenance.left_out, provenance.first_left_out) == (2, 0, None)
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["provenance.json", "train.jsonl"]
     if name == "wikitext":  # a subset alone is found too
         alone = str(folder / "wikitext-103-v1")
@@ -80,10 +80,10 @@ def test_samples_of_a_published_set_that_are_empty_are_left_out_and_counted(tmp_
     good = SAMPLES["summary"][0]
     write(tmp_path / "in" / "train.csv", [good, {"dialogue": "", "summary": "x"}, good, good])
     definition = {"source": "published-text", "texts": "samsum", "folder": str(tmp_path / "in")}
-    facts = made(tmp_path / "out", **definition, limit=3)
+    provenance = made(tmp_path / "out", **definition, limit=3)
     assert rows(tmp_path / "out" / "train.jsonl") == [good, good]
-    assert (facts["train_samples"], facts["left_out"]) == (2, 1)
-    assert facts["first_left_out"] == f"{tmp_path}/in, sample 2: dialogue: found None, expected text"
+    assert (provenance.train_samples, provenance.left_out) == (2, 1)
+    assert provenance.first_left_out == f"{tmp_path}/in, sample 2: dialogue: found None, expected text"
 
 
 NO_ROWS = BytesIO()
@@ -166,9 +166,13 @@ def test_a_published_set_is_downloaded_when_asked_at_the_commit_that_is_recorded
         return build(str(subset), cache_dir=cache_dir)
 
     monkeypatch.setattr(datasets, "load_dataset_builder", from_hub)
-    facts = made(tmp_path / "out", source="published-text", texts=name, download=True, limit=1)
+    provenance = made(tmp_path / "out", source="published-text", texts=name, download=True, limit=1)
     assert rows(tmp_path / "out" / "train.jsonl") == SAMPLES[published.kind][:1]
-    assert (facts["repository"], facts["subset"], facts["revision"]) == (published.repository, published.subset, COMMIT)
+    assert (provenance.repository, provenance.subset, provenance.revision) == (
+        published.repository,
+        published.subset,
+        COMMIT,
+    )
     of_revision = (published.repository, {"revision": published.revision})
     assert asked == [of_revision, (published.repository, published.subset, COMMIT)]
 

@@ -13,11 +13,11 @@ from conftest import ROOT
 from multicard.archive.matrix import Matrix
 from multicard.core.errors import UserError
 from multicard.core.files import sha256
-from multicard.core.prepared import read_unchanged
 from multicard.experiment.datasets import SHIPPED, ShippedText
 from multicard.experiment.load import read_experiment
 from multicard.workloads.llm.prepare_texts import prepare_texts
 from multicard.workloads.llm.workload import Llm
+from multicard.workloads.provenance import PreparedFile, TextProvenance, read_unchanged
 
 
 def of_file(path: Path, kind: str = "completion") -> dict[str, str]:
@@ -27,14 +27,14 @@ def of_file(path: Path, kind: str = "completion") -> dict[str, str]:
 def test_shipped_sets_are_prepared_as_they_are(tmp_path: Path) -> None:
     for name, kind in SHIPPED.items():
         out = tmp_path / name
-        facts = made(out, source="shipped-text", texts=name)
+        provenance = made(out, source="shipped-text", texts=name)
         shipped = RESOURCES / "text" / f"{name}.jsonl"
         assert (out / "train.jsonl").read_bytes() == shipped.read_bytes()
-        assert (facts["dataset"], facts["source"], facts["kind"]) == ("mine", "shipped-text", kind)
-        assert facts["train_samples"] == len(rows(shipped)) >= 240
-        assert facts["test_samples"] == 0
-        entry = {"name": "train.jsonl", "bytes": shipped.stat().st_size, "sha256": sha256(out / "train.jsonl")}
-        assert facts["files"] == [entry]
+        assert (provenance.dataset, provenance.source, provenance.kind) == ("mine", "shipped-text", kind)
+        assert provenance.train_samples == len(rows(shipped)) >= 240
+        assert provenance.test_samples == 0
+        size, checksum = shipped.stat().st_size, sha256(out / "train.jsonl")
+        assert provenance.files == (PreparedFile(name="train.jsonl", bytes=size, sha256=checksum),)
         assert sorted(path.name for path in out.iterdir()) == ["provenance.json", "train.jsonl"]
 
 
@@ -63,10 +63,11 @@ def test_the_shipped_sets_are_made_again_byte_for_byte(tmp_path: Path) -> None:
 def test_every_format_gives_the_same_samples(tmp_path: Path, kind: str) -> None:
     for suffix in (".json", ".jsonl", ".parquet", *([".csv"] if kind in FLAT else [])):
         path = write(tmp_path / f"mine{suffix}", SAMPLES[kind])
-        facts = made(tmp_path / "out", **of_file(path, kind))
+        provenance = made(tmp_path / "out", **of_file(path, kind))
         assert rows(tmp_path / "out" / "train.jsonl") == SAMPLES[kind]
-        assert (facts["kind"], facts["train_samples"], facts["limit"]) == (kind, 2, None)
-        assert facts["source_files"] == [{"name": path.name, "bytes": path.stat().st_size, "sha256": sha256(path)}]
+        assert (provenance.kind, provenance.train_samples, provenance.limit) == (kind, 2, None)
+        entry = PreparedFile(name=path.name, bytes=path.stat().st_size, sha256=sha256(path))
+        assert provenance.source_files == (entry,)
 
 
 SYSTEM = {"role": "system", "content": "x"}
@@ -203,5 +204,5 @@ def test_texts_that_changed_since_they_were_prepared_are_noticed(tmp_path: Path)
     file.write_text(file.read_text(encoding="utf-8").replace("Ada", "Eva"), encoding="utf-8")
     for _ in ("changed", "removed"):
         with pytest.raises(UserError, match=r"train\.jsonl: missing or changed since it was prepared; delete"):
-            read_unchanged(tmp_path, "set of texts")
+            read_unchanged(tmp_path, TextProvenance)
         file.unlink(missing_ok=True)

@@ -14,10 +14,10 @@ from safetensors.torch import load_file
 
 from conftest import ROOT
 from multicard.core.errors import UserError
-from multicard.core.prepared import read_unchanged
 from multicard.experiment.models import ARCHITECTURES, Model
 from multicard.workloads.llm.prepare_model import prepare_model
 from multicard.workloads.llm.tiny import tensor_shapes
+from multicard.workloads.provenance import ModelProvenance, read_unchanged
 
 SHAPE = ARCHITECTURES["tiny"]
 SPECIAL = 16
@@ -40,7 +40,7 @@ def no_tokenizer_cache(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_tiny_has_the_weights_of_its_architecture(tiny: Path) -> None:
-    assert read_unchanged(tiny, "model", "folder")["parameters"] == SHAPE.parameters
+    assert read_unchanged(tiny, ModelProvenance).parameters == SHAPE.parameters
     # Losses of different machines can be compared as long as these are the bytes.
     assert hashlib.sha256((tiny / "model.safetensors").read_bytes()).hexdigest() == WEIGHTS
     weights = load_file(tiny / "model.safetensors")
@@ -83,8 +83,8 @@ def test_the_tokenizer_of_tiny_returns_every_text_and_stays_in_the_vocabulary(ti
     from torchtune.data import Message
     from torchtune.models.llama3 import llama3_tokenizer
 
-    facts = read_unchanged(tiny, "model", "folder")
-    tokenizer = llama3_tokenizer(facts["tokenizer"], special_tokens_path=facts["special_tokens"], max_seq_len=256)
+    provenance = read_unchanged(tiny, ModelProvenance)
+    tokenizer = llama3_tokenizer(provenance.tokenizer, special_tokens_path=provenance.special_tokens, max_seq_len=256)
     assert (tokenizer.base_vocab_size, tokenizer.vocab_size) == (SHAPE.vocabulary - SPECIAL, SHAPE.vocabulary)
     assert sorted(tokenizer.special_tokens.values()) == list(range(SHAPE.vocabulary - SPECIAL, SHAPE.vocabulary))
     every_character_of_a_byte = "".join(map(chr, range(256)))
@@ -132,12 +132,12 @@ def test_a_prepared_model_that_changed_is_noticed(tiny: Path, tmp_path: Path) ->
     shutil.copytree(tiny, tmp_path, dirs_exist_ok=True)
     provenance = tmp_path / "provenance.json"
     provenance.write_text(provenance.read_text().replace(str(tiny), str(tmp_path)))
-    read_unchanged(tmp_path, "model", "folder")
+    read_unchanged(tmp_path, ModelProvenance)
     file = tmp_path / "model.safetensors"
     content = file.read_bytes()
     file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     with pytest.raises(UserError, match="missing or changed since it was prepared; delete"):
-        read_unchanged(tmp_path, "model", "folder")
+        read_unchanged(tmp_path, ModelProvenance)
     # A preparation that fails leaves no older provenance.
     with pytest.raises(FileNotFoundError):
         prepare_model("tiny", Model(architecture="tiny"), tmp_path, tmp_path / "nothing")

@@ -17,7 +17,6 @@ from conftest import ROOT
 from forked_ranks import forked_ranks
 from multicard.analysis.runs.measures import measure_run
 from multicard.core.layout import PHASES
-from multicard.core.prepared import read_unchanged
 from multicard.core.reasons import describe_reason
 from multicard.experiment.datasets import ShippedText, TextFile
 from multicard.experiment.models import Model
@@ -30,6 +29,8 @@ from multicard.workloads.llm.parameters import LlmParameters
 from multicard.workloads.llm.prepare_model import prepare_model
 from multicard.workloads.llm.prepare_texts import prepare_texts
 from multicard.workloads.llm.techniques import TECHNIQUES as ALL_TECHNIQUES
+from multicard.workloads.provenance import ModelProvenance, TextProvenance, read_unchanged
+from prepared_sets import make_model_provenance, make_text_provenance
 
 pytestmark = pytest.mark.slow
 
@@ -151,7 +152,7 @@ def test_losses_are_those_of_the_untouched_recipe(
     from multicard.workloads.llm.torchtune_backend import recipe_settings
 
     data, p = texts("preferences"), LlmParameters(**SMALL, technique=technique)
-    model, sample_texts = read_unchanged(tiny, "model", "folder"), read_unchanged(data, "set of texts")
+    model, sample_texts = read_unchanged(tiny, ModelProvenance), read_unchanged(data, TextProvenance)
     settings = recipe_settings(p, model, sample_texts, data / "train.jsonl", tmp_path / "out")
     # Torchtune's own components, for as long as our job trains; so the same learning rates.
     stock = {
@@ -247,8 +248,8 @@ def test_a_loss_that_is_not_finite_is_an_outcome(tune: Callable[..., Path]) -> N
 def test_the_recipe_is_given_the_rate_of_the_technique_unless_one_is_stated(technique: str, rate: float) -> None:
     from multicard.workloads.llm.torchtune_backend import recipe_settings
 
-    model = {"tokenizer": "t", "special_tokens": "s", "architecture": "tiny", "folder": "f", "checkpoint_files": ["c"]}
+    model, sample_texts = make_model_provenance(), make_text_provenance(kind="preference")
     for stated, expected in ((None, rate), (0.1, 0.1)):
         p = LlmParameters(technique=technique, learning_rate=stated)
-        settings = recipe_settings(p, model, {"kind": "preference"}, Path("train.json"), Path("out"))
+        settings = recipe_settings(p, model, sample_texts, Path("train.json"), Path("out"))
         assert settings["optimizer"]["lr"] == expected

@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 from pydantic import TypeAdapter
 
 from conftest import ROOT, refused
-from multicard.core.prepared import read_unchanged
 from multicard.experiment.datasets import Dataset
 from multicard.workloads.llm.prepare_texts import prepare_texts
+from multicard.workloads.provenance import TextProvenance, read_unchanged
 
 RESOURCES = ROOT / "resources"
 HELLO = [{"role": "user", "content": "Hello?"}, {"role": "assistant", "content": "Hello!"}]
@@ -32,10 +32,10 @@ SAMPLES: dict[str, list[dict[str, Any]]] = {
 FLAT = ("instruction", "summary", "grammar", "completion")  # those that CSV can hold
 
 
-def made(out: Path, **definition: Any) -> dict[str, Any]:
+def made(out: Path, **definition: Any) -> TextProvenance:
     """Prepare a set of texts and read its provenance."""
     prepare_texts("mine", TypeAdapter(Dataset).validate_python(definition), out, RESOURCES)
-    return read_unchanged(out, "set of texts")
+    return read_unchanged(out, TextProvenance)
 
 
 def rows(path: Path) -> list[dict[str, Any]]:

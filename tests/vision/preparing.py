@@ -7,14 +7,14 @@ import numpy as np
 from pydantic import TypeAdapter
 
 from conftest import refused
-from multicard.core.prepared import read_unchanged
 from multicard.experiment.datasets import Dataset
+from multicard.workloads.provenance import ImageProvenance, read_unchanged
 from multicard.workloads.vision.prepare import prepare
 
 
-def made(out: Path, name: str = "mine", **definition: Any) -> dict[str, Any]:
+def made(out: Path, name: str = "mine", **definition: Any) -> ImageProvenance:
     prepare(name, TypeAdapter(Dataset).validate_python(definition), out)
-    return read_unchanged(out, "data set")
+    return read_unchanged(out, ImageProvenance)
 
 
 def refusal(out: Path, **definition: Any) -> str:

@@ -13,17 +13,18 @@ from PIL import Image
 from torch.utils.data import DataLoader, Dataset, SequentialSampler
 
 from conftest import refusal
-from multicard.core.prepared import read_unchanged
 from multicard.experiment.datasets import ImageFolder
+from multicard.workloads.provenance import ImageProvenance, read_unchanged
 from multicard.workloads.vision.dali import DaliLoader
 from multicard.workloads.vision.data import GrayscaleDataset, open_split
 from multicard.workloads.vision.parameters import VisionParameters
 from multicard.workloads.vision.prepare import prepare
+from prepared_sets import make_image_provenance
 
 pytestmark = pytest.mark.slow
 
 BATCH = 8
-MEAN, STD = [0.3, 0.4, 0.5], [0.2, 0.25, 0.3]
+MEAN, STD = (0.3, 0.4, 0.5), (0.2, 0.25, 0.3)
 LEVELS = torch.tensor(STD).view(1, 3, 1, 1) * 255  # a normalized difference times this is one in gray levels
 
 devices = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda:0", marks=pytest.mark.gpu)])
@@ -37,7 +38,7 @@ def loader_of(
     p = VisionParameters(batch_size=BATCH, num_workers=2, prefetch_factor=prefetch_factor)
     p = p.model_copy(update={"image_size": image_size})  # whatever a configuration may state
     sampler = SequentialSampler(dataset) if sampler is None else sampler
-    return DaliLoader(dataset, sampler, p, {"mean": MEAN, "std": STD}, torch.device(device))
+    return DaliLoader(dataset, sampler, p, make_image_provenance(mean=MEAN, std=STD), torch.device(device))
 
 
 @pytest.fixture
@@ -60,7 +61,7 @@ def arrays(folder: Path, height: int, width: int, image_size: int, count: int = 
     rng = np.random.default_rng(height * width)
     np.save(folder / "train_images.npy", rng.integers(0, 256, (count, height, width), dtype=np.uint8))
     np.save(folder / "train_labels.npy", rng.integers(0, 10, count))
-    return open_split(folder, {"source": "arrays", "mean": MEAN, "std": STD}, "train", image_size)
+    return open_split(folder, make_image_provenance(mean=MEAN, std=STD), "train", image_size)
 
 
 def images_in(folder: Path, size: tuple[int, int], image_size: int, suffix: str = "png", mode: str = "RGB") -> Dataset:
@@ -71,8 +72,8 @@ def images_in(folder: Path, size: tuple[int, int], image_size: int, suffix: str 
             path.parent.mkdir(parents=True, exist_ok=True)
             Image.fromarray(rng.integers(0, 256, (*size, 3), dtype=np.uint8)).convert(mode).save(path)
     prepare("pictures", ImageFolder(source="imagefolder", folder=str(folder / "in")), folder / "out")
-    facts = read_unchanged(folder / "out", "data set") | {"mean": MEAN, "std": STD}
-    return open_split(folder / "out", facts, "train", image_size)
+    provenance = read_unchanged(folder / "out", ImageProvenance).model_copy(update={"mean": MEAN, "std": STD})
+    return open_split(folder / "out", provenance, "train", image_size)
 
 
 def differences(loader: DaliLoader, dataset: Dataset) -> torch.Tensor:

@@ -13,26 +13,26 @@ from sklearn.datasets import load_digits
 
 from conftest import refused
 from multicard.core.errors import UserError
-from multicard.core.prepared import read_unchanged
+from multicard.workloads.provenance import ImageProvenance, read_unchanged
 from multicard.workloads.vision.data import open_split
 
 SIZE = 16
 
 
 def test_the_digits_are_all_there_once_and_normalized(digits: Path) -> None:
-    facts = read_unchanged(digits, "data set")
-    assert facts["train_samples"] + facts["test_samples"] == 1797
+    provenance = read_unchanged(digits, ImageProvenance)
+    assert provenance.train_samples + provenance.test_samples == 1797
     source = load_digits()
     images = np.concatenate([np.load(digits / f"{split}_images.npy") for split in ("train", "test")])
     labels = np.concatenate([np.load(digits / f"{split}_labels.npy") for split in ("train", "test")])
     assert np.bincount(labels).tolist() == np.bincount(source.target).tolist()
     assert images.astype(int).sum() == np.round(source.images * 255 / 16).sum()
 
-    image, label = open_split(digits, facts, "train", SIZE)[0]
+    image, label = open_split(digits, provenance, "train", SIZE)[0]
     assert (image.shape, image.dtype) == ((3, SIZE, SIZE), torch.float32)
     assert torch.equal(image[0], image[1])
     assert label == int(np.load(digits / "train_labels.npy")[0])
-    data = open_split(digits, facts, "train", 8)
+    data = open_split(digits, provenance, "train", 8)
     pixels = torch.stack([data[i][0] for i in range(len(data))])
     assert pixels.mean().item() == pytest.approx(0, abs=1e-4)
     assert pixels.std().item() == pytest.approx(1, abs=1e-3)
@@ -49,7 +49,7 @@ def picture_folder(folder: Path, classes: dict[str, list[str]] | None = None, co
     return folder
 
 
-def prepared(folder: Path, out: Path, **more: Any) -> dict[str, Any]:
+def prepared(folder: Path, out: Path, **more: Any) -> ImageProvenance:
     return made(out, source="imagefolder", folder=str(folder), **more)
 
 
@@ -62,9 +62,9 @@ def refusal(folder: Path, out: Path, **more: Any) -> str:
 def test_a_folder_of_pictures_is_read_where_it_is(tmp_path: Path) -> None:
     folder = picture_folder(tmp_path / "in")
     out = tmp_path / "out"
-    facts = prepared(folder, out)
-    assert (facts["train_samples"], facts["test_samples"], facts["classes"]) == (24, 24, ["cat", "dog"])
-    image, label = open_split(out, facts, "test", SIZE)[23]
+    provenance = prepared(folder, out)
+    assert (provenance.train_samples, provenance.test_samples, provenance.classes) == (24, 24, ("cat", "dog"))
+    image, label = open_split(out, provenance, "test", SIZE)[23]
     assert image.shape == (3, SIZE, SIZE)
     assert label == 1
     # Red 120 of 255, with the mean and deviation of red that the folder is normalized by.
@@ -73,10 +73,10 @@ def test_a_folder_of_pictures_is_read_where_it_is(tmp_path: Path) -> None:
     # It may not change afterwards.
     (folder / "train" / "cat" / "0.png").unlink()
     with pytest.raises(UserError, match=r"in/train: found 23 train images of 2 classes, expected the 24 of 2 "):
-        open_split(out, facts, "train", SIZE)
+        open_split(out, provenance, "train", SIZE)
     shutil.rmtree(folder)
     with pytest.raises(UserError, match=r"in/test: cannot be read"):
-        open_split(out, facts, "test", SIZE)
+        open_split(out, provenance, "test", SIZE)
 
 
 def test_of_test_and_val_the_one_with_class_folders_is_taken(tmp_path: Path) -> None:
@@ -84,27 +84,30 @@ def test_of_test_and_val_the_one_with_class_folders_is_taken(tmp_path: Path) -> 
     (folder / "test").mkdir()
     Image.new("RGB", (20, 30)).save(folder / "test" / "no-label.png")
     out = tmp_path / "out"
-    facts = prepared(folder, out)
-    assert (facts["split"], facts["parts"]) == ("the folders train and val", {"train": "train", "test": "val"})
-    assert {Path(path).parents[1] for path, _ in open_split(out, facts, "test", SIZE).samples} == {folder / "val"}
+    provenance = prepared(folder, out)
+    assert (provenance.split, provenance.parts) == ("the folders train and val", {"train": "train", "test": "val"})
+    assert {Path(path).parents[1] for path, _ in open_split(out, provenance, "test", SIZE).samples} == {folder / "val"}
 
 
 def test_of_class_folders_alone_every_tenth_image_is_a_test_image(tmp_path: Path) -> None:
     folder = picture_folder(tmp_path, {"in": ["cat", "train"]}, count=22) / "in"  # a class may be called train
     (folder / "cat" / "1.png").write_text("not an image")
     out = tmp_path / "out"
-    facts = prepared(folder, out, unreadable="skip")
-    assert facts["classes"] == ["cat", "train"]
-    assert facts["split"].startswith("of every 10 readable images of a class, in the order of their names, the first")
+    provenance = prepared(folder, out, unreadable="skip")
+    assert provenance.classes == ("cat", "train")
+    assert provenance.split.startswith("of every 10 readable images of a class, in the order of their names, the first")
     names = {
-        split: [Path(path).relative_to(folder).as_posix() for path, _ in open_split(out, facts, split, SIZE).samples]
+        split: [
+            Path(path).relative_to(folder).as_posix() for path, _ in open_split(out, provenance, split, SIZE).samples
+        ]
         for split in ("train", "test")
     }
     # In the order of their names: 0, (1), 10 to 19, 2, 20, 21, 3 to 9.
     assert names["test"] == ["cat/0.png", "cat/19.png", "cat/9.png", "train/0.png", "train/18.png", "train/8.png"]
     everything = {f"{label}/{index}.png" for label in ("cat", "train") for index in range(22)}
     assert sorted(names["train"] + names["test"]) == sorted(everything - {"cat/1.png"})
-    assert [facts[f"{split}_samples"] for split in names] == [len(names["train"]), len(names["test"])] == [37, 6]
+    counts = (len(names["train"]), len(names["test"]))
+    assert (provenance.train_samples, provenance.test_samples) == counts == (37, 6)
 
 
 @pytest.mark.parametrize(
@@ -155,11 +158,11 @@ def test_pictures_that_cannot_be_read_are_refused_or_left_out_when_asked(tmp_pat
     assert f": 2 of 48 images cannot be read, the first is {cut} (" in line and "truncated" in line
     assert line.endswith("; unreadable: skip would leave them out")
 
-    facts = prepared(folder, out, unreadable="skip")
-    assert [entry["name"] for entry in facts["unreadable"]] == ["train/cat/3.jpg", "test/dog/5.png"]
-    assert (facts["train_samples"], facts["test_samples"]) == (23, 23)
+    provenance = prepared(folder, out, unreadable="skip")
+    assert [image.name for image in provenance.unreadable] == ["train/cat/3.jpg", "test/dog/5.png"]
+    assert (provenance.train_samples, provenance.test_samples) == (23, 23)
     for split in ("train", "test"):
-        data = open_split(out, facts, split, SIZE)
+        data = open_split(out, provenance, split, SIZE)
         assert len([data[index] for index in range(len(data))]) == len(data.targets) == 23
 
 

@@ -11,14 +11,15 @@ import torch
 
 from conftest import TINY
 from multicard.core.errors import UserError
-from multicard.core.prepared import read_unchanged
 from multicard.experiment.datasets import Synthetic
 from multicard.experiment.workload import WORKLOADS
 from multicard.record.observe.plan import Plan
+from multicard.workloads.provenance import ImageProvenance, read_unchanged
 from multicard.workloads.vision.data import open_split
 from multicard.workloads.vision.loaders import evaluation_loader, evaluation_passes, training_loader
 from multicard.workloads.vision.parameters import VisionParameters
 from multicard.workloads.vision.prepare import prepare
+from prepared_sets import make_image_provenance
 
 CPU = torch.device("cpu")
 
@@ -33,7 +34,7 @@ def numbers(count: int) -> torch.utils.data.Dataset:
 
 
 def loaded(p: VisionParameters, count: int, rank: int = 0) -> torch.utils.data.DataLoader:
-    return training_loader(numbers(count), {}, p, rank, CPU)
+    return training_loader(numbers(count), make_image_provenance(), p, rank, CPU)
 
 
 def seen(loader: torch.utils.data.DataLoader) -> list[int]:
@@ -118,8 +119,8 @@ def test_too_few_samples_are_told_beforehand_with_values_that_suffice(
 
 def test_synthetic_batches_are_on_the_device_and_as_many_as_their_samples(tmp_path: Path) -> None:
     prepare("s", Synthetic(source="synthetic", samples=30, classes=4), tmp_path)
-    facts = read_unchanged(tmp_path, "data set")
-    loader = training_loader(open_split(tmp_path, facts, "train", 16), facts, parameters(), 0, CPU)
+    provenance = read_unchanged(tmp_path, ImageProvenance)
+    loader = training_loader(open_split(tmp_path, provenance, "train", 16), provenance, parameters(), 0, CPU)
     batches: list[Any] = list(loader)
     assert len(batches) == len(loader) == 3
     images, labels = batches[0]

@@ -17,10 +17,10 @@ from torchvision.datasets import MNIST
 from torchvision.transforms import v2
 
 from multicard.core.errors import UserError
-from multicard.core.prepared import read_unchanged
 from multicard.experiment.datasets import Mnist
+from multicard.workloads.provenance import ImageProvenance, read_unchanged
 from multicard.workloads.vision.data import GrayscaleDataset, SyntheticDataset, open_split
-from multicard.workloads.vision.sources import read_mnist
+from multicard.workloads.vision.sources import ImageOrigin, read_mnist
 
 NAMES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 TRAIN_IMAGES, TRAIN_LABELS, TEST_IMAGES, TEST_LABELS = NAMES
@@ -36,10 +36,10 @@ def mnist_contents() -> dict[str, bytes]:
     return dict(zip(NAMES, (idx(part) for part in (*train, *test)), strict=True))
 
 
-def facts_of_mnist(folder: Path, **definition: Any) -> dict[str, Any]:
-    """Return what is recorded of an MNIST in a folder, where the small one is the one that is published."""
+def origin_of_mnist(folder: Path, **definition: Any) -> ImageOrigin:
+    """Return the recorded origin of an MNIST in a folder, where the small one is the one that is published."""
     digests = {name: hashlib.md5(content).hexdigest() for name, content in mnist_contents().items()}
-    return read_mnist(Mnist(source="mnist", folder=str(folder), **definition), "mine", digests).facts
+    return read_mnist(Mnist(source="mnist", folder=str(folder), **definition), "mine", digests).origin
 
 
 def write_mnist(folder: Path, zipped: bool = False, **changes: bytes) -> Path:
@@ -54,9 +54,9 @@ def write_mnist(folder: Path, zipped: bool = False, **changes: bytes) -> Path:
 def test_mnist_is_found_where_torchvision_or_a_person_put_it(tmp_path: Path, place: str, zipped: bool) -> None:
     write_mnist(tmp_path / "in" / place, zipped)
     out = tmp_path / "out"
-    facts = made(out, source="mnist", folder=str(tmp_path / "in"))
-    assert (facts["train_samples"], facts["test_samples"]) == (30, 20)
-    assert facts["classes"] == list("0123456789")
+    provenance = made(out, source="mnist", folder=str(tmp_path / "in"))
+    assert (provenance.train_samples, provenance.test_samples) == (30, 20)
+    assert provenance.classes == tuple("0123456789")
     for split, (images, labels) in {"train": numbered(30), "test": numbered(20, seed=1)}.items():
         assert np.array_equal(np.load(out / f"{split}_images.npy"), images)
         assert np.array_equal(np.load(out / f"{split}_labels.npy"), labels)
@@ -64,10 +64,10 @@ def test_mnist_is_found_where_torchvision_or_a_person_put_it(tmp_path: Path, pla
             theirs = MNIST(str(tmp_path / "in"), train=split == "train")
             assert np.array_equal(theirs.data.numpy(), images)
             assert np.array_equal(theirs.targets.numpy(), labels)
-    assert facts["mean"][0] == pytest.approx(numbered(30)[0].mean() / 255, abs=1e-6)
-    assert facts["std"][0] == pytest.approx(numbered(30)[0].std() / 255, abs=1e-6)
+    assert provenance.mean[0] == pytest.approx(numbered(30)[0].mean() / 255, abs=1e-6)
+    assert provenance.std[0] == pytest.approx(numbered(30)[0].std() / 255, abs=1e-6)
     source = Path(tmp_path, "in", place, f"{TRAIN_LABELS}.gz" if zipped else TRAIN_LABELS)
-    assert hashlib.sha256(source.read_bytes()).hexdigest() in [file["sha256"] for file in facts["source_files"]]
+    assert hashlib.sha256(source.read_bytes()).hexdigest() in [file.sha256 for file in provenance.source_files]
 
 
 @pytest.mark.parametrize(
@@ -110,20 +110,20 @@ def test_missing_mnist_files_are_downloaded_by_torchvision_when_asked(
     assert line.startswith(f"datasets.mine.download: cannot fetch MNIST into {tmp_path}/in: ")
 
     monkeypatch.setattr(MNIST, "download", lambda self: write_mnist(Path(self.raw_folder)))
-    assert facts_of_mnist(tmp_path / "in", download=True)["verified"]
-    assert made(tmp_path / "out", **definition)["train_samples"] == 30
+    assert origin_of_mnist(tmp_path / "in", download=True)["verified"]
+    assert made(tmp_path / "out", **definition).train_samples == 30
     monkeypatch.undo()  # what is there is not fetched again
-    assert made(tmp_path / "again", **definition)["test_samples"] == 20
+    assert made(tmp_path / "again", **definition).test_samples == 20
 
 
 @pytest.mark.parametrize("zipped", [False, True])
 def test_only_files_with_the_published_content_are_mnist_however_they_are_packed(tmp_path: Path, zipped: bool) -> None:
-    facts = facts_of_mnist(write_mnist(tmp_path / "in", zipped))
-    assert facts["verified"] and facts["origin"].startswith("MNIST (Y. LeCun")
+    origin = origin_of_mnist(write_mnist(tmp_path / "in", zipped))
+    assert origin["verified"] and origin["origin"].startswith("MNIST (Y. LeCun")
     folder = write_mnist(tmp_path / "other", zipped, **{TEST_LABELS: idx(np.arange(1, 21) % 10)})
-    facts = facts_of_mnist(folder)
-    assert made(tmp_path / "out", source="mnist", folder=str(folder))["test_samples"] == 20
-    assert not facts["verified"] and not facts["origin"].startswith("MNIST")
+    origin = origin_of_mnist(folder)
+    assert made(tmp_path / "out", source="mnist", folder=str(folder)).test_samples == 20
+    assert not origin["verified"] and not origin["origin"].startswith("MNIST")
 
 
 # Images stored as files
@@ -134,10 +134,10 @@ def test_stored_images_are_jpeg_files_of_the_small_ones_upsampled(tmp_path: Path
     small = made(arrays, source="digits", limit=20)
     large = made(files, source="digits", limit=20, stored_size=64)
     assert not list(files.glob("*.npy"))
-    assert (small["mean"], small["std"]) == (large["mean"], large["std"])
+    assert (small.mean, small.std) == (large.mean, large.std)
     labels, images = np.load(arrays / "train_labels.npy"), np.load(arrays / "train_images.npy")
     stored = sorted((files / "train").glob("*/*.jpg"), key=lambda file: f"{file.parent.name}/{file.name}")
-    assert len(stored) == large["train_samples"] == 20
+    assert len(stored) == large.train_samples == 20
     resize, digest = v2.Resize((64, 64), antialias=True), hashlib.sha256()
     for path in stored:
         assert path.parent.name == str(labels[int(path.stem)])
@@ -150,8 +150,8 @@ def test_stored_images_are_jpeg_files_of_the_small_ones_upsampled(tmp_path: Path
         content = path.read_bytes()
         name = f"{path.parent.name}/{path.name}"
         digest.update(f"{name}\t{len(content)}\t{hashlib.sha256(content).hexdigest()}\n".encode())
-    entry = large["files"][0]
-    assert (entry["sha256"], entry["bytes"]) == (digest.hexdigest(), sum(file.stat().st_size for file in stored))
+    entry = large.files[0]
+    assert (entry.sha256, entry.bytes) == (digest.hexdigest(), sum(file.stat().st_size for file in stored))
 
     # They are read as the arrays are.
     from_arrays, from_files = open_split(arrays, small, "test", 64), open_split(files, large, "test", 64)
@@ -164,20 +164,20 @@ def test_stored_images_are_jpeg_files_of_the_small_ones_upsampled(tmp_path: Path
 
 
 def test_a_limit_takes_the_first_images_and_a_fifth_as_many_to_test(tmp_path: Path, digits: Path) -> None:
-    facts = made(tmp_path / "some", source="digits", limit=12)
-    assert (facts["train_samples"], facts["test_samples"]) == (12, 2)
+    provenance = made(tmp_path / "some", source="digits", limit=12)
+    assert (provenance.train_samples, provenance.test_samples) == (12, 2)
     assert np.array_equal(np.load(tmp_path / "some" / "test_images.npy"), np.load(digits / "test_images.npy")[:2])
-    assert made(tmp_path / "one", source="digits", limit=1)["test_samples"] == 1
+    assert made(tmp_path / "one", source="digits", limit=1).test_samples == 1
     # Classes keep their numbers where a small stored set lacks some.
-    facts = made(tmp_path / "stored", source="digits", limit=3, stored_size=16)
-    found = sorted(label for _, label in open_split(tmp_path / "stored", facts, "train", 16).samples)
+    provenance = made(tmp_path / "stored", source="digits", limit=3, stored_size=16)
+    found = sorted(label for _, label in open_split(tmp_path / "stored", provenance, "train", 16).samples)
     assert found == sorted(np.load(digits / "train_labels.npy")[:3])
 
 
 @pytest.mark.parametrize("harm", ["removed", "grown", "all gone"])
 def test_a_stored_set_that_changed_is_noticed(tmp_path: Path, harm: str) -> None:
-    facts = made(tmp_path, source="digits", limit=10, stored_size=16)
-    assert facts["files"][0]["files"] == 10
+    provenance = made(tmp_path, source="digits", limit=10, stored_size=16)
+    assert provenance.files[0].files == 10
     file = next((tmp_path / "train").glob("*/*.jpg"))
     match harm:
         case "removed":
@@ -187,14 +187,14 @@ def test_a_stored_set_that_changed_is_noticed(tmp_path: Path, harm: str) -> None
         case "all gone":
             (tmp_path / "train").rename(tmp_path / "elsewhere")
     with pytest.raises(UserError, match="train: missing or changed since it was prepared"):
-        read_unchanged(tmp_path, "data set")
+        read_unchanged(tmp_path, ImageProvenance)
 
 
 def test_preparing_anew_replaces_what_was_stored_before(tmp_path: Path) -> None:
     made(tmp_path, source="digits", limit=10, stored_size=16)
-    assert made(tmp_path, source="digits", limit=5, stored_size=24)["files"][0]["files"] == 5
-    facts = made(tmp_path, source="digits")
-    assert isinstance(open_split(tmp_path, facts, "train", 16), GrayscaleDataset)
+    assert made(tmp_path, source="digits", limit=5, stored_size=24).files[0].files == 5
+    provenance = made(tmp_path, source="digits")
+    assert isinstance(open_split(tmp_path, provenance, "train", 16), GrayscaleDataset)
     assert not list(tmp_path.glob("*train*/"))
 
 
@@ -206,11 +206,11 @@ def test_a_set_that_cannot_be_stored_whole_leaves_nothing(tmp_path: Path, monkey
 
 
 def test_synthetic_images_are_one_normal_tensor_with_random_labels(tmp_path: Path) -> None:
-    facts = made(tmp_path, source="synthetic", classes=7, samples=1000)
+    provenance = made(tmp_path, source="synthetic", classes=7, samples=1000)
     assert [file.name for file in tmp_path.iterdir()] == ["provenance.json"]
-    data, test = open_split(tmp_path, facts, "train", 64), open_split(tmp_path, facts, "test", 64)
+    data, test = open_split(tmp_path, provenance, "train", 64), open_split(tmp_path, provenance, "test", 64)
     assert isinstance(data, SyntheticDataset)
-    assert (len(data), len(test)) == (facts["train_samples"], facts["test_samples"]) == (1000, 100)
+    assert (len(data), len(test)) == (provenance.train_samples, provenance.test_samples) == (1000, 100)
     image, _ = data[0]
     assert (image.shape, image.dtype) == ((3, 64, 64), torch.float32)
     assert data[999][0].data_ptr() == image.data_ptr() == test[5][0].data_ptr()  # no copies
@@ -218,10 +218,10 @@ def test_synthetic_images_are_one_normal_tensor_with_random_labels(tmp_path: Pat
     assert abs(image.mean().item()) < 5 / 110
     assert image.std().item() == pytest.approx(1, abs=0.05)
     assert {int(label) for _, label in (data[i] for i in range(1000))} == set(range(7))
-    assert not torch.equal(open_split(tmp_path, facts, "train", 64, seed=1)[0][0], image)
+    assert not torch.equal(open_split(tmp_path, provenance, "train", 64, seed=1)[0][0], image)
     with pytest.raises(IndexError):
         data[1000]
-    assert made(tmp_path, source="synthetic", samples=3)["test_samples"] == 1
+    assert made(tmp_path, source="synthetic", samples=3).test_samples == 1
 
 
 def kaggle_rows(count: int = 12) -> list[list[Any]]:
@@ -241,16 +241,16 @@ def write_rows(path: Path, rows: list[list[Any]]) -> Path:
 def test_every_tenth_row_of_kaggles_csv_is_a_test_image(tmp_path: Path, by_folder: bool) -> None:
     path = write_rows(tmp_path / "train.csv", kaggle_rows(30))
     out = tmp_path / "out"
-    facts = made(out, source="kaggle-mnist", path=str(tmp_path if by_folder else path))
+    provenance = made(out, source="kaggle-mnist", path=str(tmp_path if by_folder else path))
     images, labels = numbered(30)
     tenth = [9, 19, 29]
     assert np.array_equal(np.load(out / "test_images.npy"), images[tenth])
     assert np.array_equal(np.load(out / "train_images.npy"), np.delete(images, tenth, axis=0))
     assert np.array_equal(np.load(out / "train_labels.npy"), np.delete(labels, tenth))
-    assert (facts["train_samples"], facts["test_samples"]) == (27, 3)
-    assert "every 10th sample is a test image" in facts["split"]
-    [source] = facts["source_files"]
-    assert source["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
+    assert (provenance.train_samples, provenance.test_samples) == (27, 3)
+    assert "every 10th sample is a test image" in provenance.split
+    [source] = provenance.source_files
+    assert source.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def changed_rows(line: int, column: int, value: Any) -> list[list[Any]]:

@@ -2,6 +2,7 @@
 
 import json
 import os
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from conftest import TINY
 from forked_ranks import start_ranks
-from multicard.core.prepared import read_unchanged
+from job_files import make_job_file
 from multicard.core.rendezvous import free_port
+from multicard.workloads.provenance import ImageProvenance, read_unchanged
 from multicard.workloads.vision import train as training_program
 from multicard.workloads.vision.parameters import VisionParameters
 from multicard.workloads.vision.precision import gradient_scaler
@@ -100,9 +102,9 @@ def train_alone(_rank: int, port: int, strategy: str, digits: str, scratch: str)
 
     torch.compile = partial(torch.compile, backend=counting)
     p = VisionParameters(**TINY | {"strategy": strategy, "compile": True, "steps_per_epoch": STEPS})
-    facts = read_unchanged(Path(digits), "data set")
-    job = {"data": digits}
-    training_program.train(job, p, *join(p), facts)
+    provenance = read_unchanged(Path(digits), ImageProvenance)
+    job = replace(make_job_file(Path(scratch)), data=Path(digits))
+    training_program.train(job, p, *join(p), provenance)
     Path(scratch, "found.json").write_text(json.dumps(computed / STEPS))
     dist.destroy_process_group()
 

@@ -1,4 +1,4 @@
-"""Folders of prepared data sets and models: their names, their provenance, and a check that no file has changed."""
+"""Folders of prepared data sets and models: their names, and a check that a file has not changed."""
 
 import hashlib
 import json
@@ -6,8 +6,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from multicard.core.errors import UserError
-from multicard.core.files import read_object, sha256
+from multicard.core.files import sha256
 
 PROVENANCE = "provenance.json"
 
@@ -29,42 +28,8 @@ def folder_name(name: str, definition: Any) -> str:
     return f"{name}-{digest[:8]}"
 
 
-def read_prepared(folder: Path, what: str) -> dict[str, Any]:
-    """Read the provenance.json of a prepared data set or model; `what`: words for it in a message.
-
-    The file is written last. Raises `UserError` if it is missing: then `folder` was not prepared, or not to the end.
-    """
-    if not (folder / PROVENANCE).is_file():
-        raise UserError(f"{folder}: found no {PROVENANCE}, expected a prepared {what}")
-    return read_object(folder / PROVENANCE)
-
-
-def read_unchanged(folder: Path, what: str, location: str | None = None) -> dict[str, Any]:
-    """Read the provenance.json of a prepared data set or model, and check the files and trees of files that it lists.
-
-    `what`: words for the data set or model in a message. `location`: key of the provenance under which it states the
-    folder of the files; None if the files are in `folder`.
-
-    Raises `UserError` for the first file that is missing or has changed.
-    """
-    facts = read_prepared(folder, what)
-    for entry in facts["files"]:
-        path = Path(facts[location] if location else folder, entry["name"])
-        if not is_unchanged(path, entry):
-            raise UserError(f"{path}: missing or changed since it was prepared; delete {folder} to prepare it again")
-    return facts
-
-
-def is_unchanged(path: Path, entry: dict[str, Any]) -> bool:
-    """Return whether a file or a tree of files is as its entry in a manifest or provenance states.
-
-    A file is compared by its size, and by its checksum if the entry has one. The entry of a tree has the key `files`.
-    The files of a tree lie two levels below `path`, and only their number and their total size are compared: every rank
-    does this, and reading a hundred thousand files would take longer than some runs.
-    """
-    if "files" in entry:
-        sizes = [file.stat().st_size for file in path.glob("*/*")]
-        return (len(sizes), sum(sizes)) == (entry["files"], entry["bytes"])
-    if not path.is_file() or path.stat().st_size != entry["bytes"]:
+def is_unchanged(path: Path, size: int, checksum: str | None) -> bool:
+    """Return whether a file has the size in bytes and the SHA-256 that were recorded; None: no checksum was."""
+    if not path.is_file() or path.stat().st_size != size:
         return False
-    return "sha256" not in entry or sha256(path) == entry["sha256"]
+    return checksum is None or sha256(path) == checksum

@@ -294,5 +294,5 @@ def check_unchanged(path: Path, files: Iterable[ListedFile], made: str) -> None:
     `made`: the end of the message, which states when the file was made and how to make it again.
     """
     entry = next((file for file in files if file.name == path.name), None)
-    if entry and path.exists() and not is_unchanged(path, entry.model_dump(exclude_none=True)):
+    if entry and path.exists() and not is_unchanged(path, entry.bytes, entry.sha256):
         raise UserError(f"{path}: cut or altered {made}")

@@ -1,8 +1,8 @@
 """Components that the configuration of a stock recipe names: torchtune's own, with marks (`multicard.marks`)."""
 
 from collections import Counter
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 from omegaconf import OmegaConf
@@ -16,7 +16,10 @@ from torchtune.training.lr_schedulers import get_cosine_schedule_with_warmup
 from multicard import marks
 from multicard.core.errors import UserError
 from multicard.core.layout import REWARDS
+from multicard.workloads.llm.technique import Settings
 
+# A sample as torchtune makes it: its sequences of numbers, such as tokens and labels, by torchtune's names.
+Sample: TypeAlias = Mapping[str, Any]
 # Keys of a sample's sequences of tokens; DPO's samples have the last two.
 SEQUENCES = ("tokens", "chosen_input_ids", "rejected_input_ids")
 
@@ -56,7 +59,7 @@ class CountedData:
     token to learn, because all its answers are cut off.
     """
 
-    def __init__(self, tokenizer: Any, data: dict[str, Any], needed: int, packed: bool = False):
+    def __init__(self, tokenizer: Any, data: Settings, needed: int, packed: bool = False):
         options = {"packed": True} if packed else {}
         self._data = config.instantiate(OmegaConf.create(data | options), tokenizer=tokenizer)
         self._tokenizer = tokenizer
@@ -68,13 +71,13 @@ class CountedData:
     def __len__(self) -> int:
         return len(self._data)
 
-    def __getitems__(self, numbers: list[int]) -> list[dict[str, Any]]:
+    def __getitems__(self, numbers: list[int]) -> list[Sample]:
         """Return the samples of a batch; PyTorch's loader calls this once per batch."""
         samples = [self._data[number] for number in numbers]
         self._count(samples)
         return samples
 
-    def _count(self, samples: list[dict[str, Any]]) -> None:
+    def _count(self, samples: Sequence[Sample]) -> None:
         sequences = [np.asarray(sample[name]) for sample in samples for name in SEQUENCES if name in sample]
         positions = [np.asarray(sample["input_pos"]) for sample in samples if "input_pos" in sample]
         labels = [np.asarray(sample["labels"]) for sample in samples if "labels" in sample]
@@ -96,7 +99,7 @@ def _count(arrays: list[np.ndarray], condition: Callable[[np.ndarray], np.ndarra
     return sum(int(condition(array).sum()) for array in arrays)
 
 
-def marked_loss(loss: dict[str, Any]) -> Any:
+def marked_loss(loss: Settings) -> Any:
     """Return a loss of torchtune that logs each of its values and, for DPO, the rewards of both answers.
 
     `loss`: configuration of the loss.

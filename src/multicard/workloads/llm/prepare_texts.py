@@ -7,21 +7,42 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NotRequired, TypedDict
 
 from pydantic import ValidationError
 
 from multicard.core.errors import UserError, in_one_line
-from multicard.core.files import atomic_write, described, write_json
+from multicard.core.files import atomic_write
 from multicard.core.prepared import PROVENANCE
 from multicard.core.tables import parse_csv
 from multicard.core.validation import first_fault
 from multicard.experiment.datasets import PUBLISHED, PublishedText, ShippedText, TextDataset
 from multicard.workloads.llm.samples import FORMS
+from multicard.workloads.provenance import PreparedFile, TextProvenance, write_provenance
 
 TRAIN = "train.jsonl"
 SUFFIXES = (".json", ".jsonl", ".csv", ".parquet")
 ENCODING = "utf-8-sig"  # the byte order mark that Windows puts before a text is not part of it
+
+
+class _Origin(TypedDict):
+    """The fields of `TextProvenance` that say where texts come from."""
+
+    origin: str
+    repository: NotRequired[str]
+    subset: NotRequired[str | None]
+    folder: NotRequired[str]
+    revision: NotRequired[str | None]
+    source_files: NotRequired[tuple[PreparedFile, ...]]
+
+
+class _Counts(TypedDict):
+    """The fields of `TextProvenance` that say how many samples were written and skipped."""
+
+    train_samples: int
+    test_samples: int
+    left_out: NotRequired[int]
+    first_left_out: NotRequired[str | None]
 
 
 @dataclass(frozen=True)
@@ -30,7 +51,7 @@ class _Texts:
 
     source: str  # path or repository, for messages
     rows: Iterator[Any]
-    facts: dict[str, Any]  # entries of provenance.json about their origin
+    origin: _Origin
 
 
 def prepare_texts(name: str, dataset: TextDataset, folder: Path, resources: Path) -> None:
@@ -53,8 +74,16 @@ def prepare_texts(name: str, dataset: TextDataset, folder: Path, resources: Path
         texts = _open(name, dataset, resources, scratch)
         with atomic_write(folder / TRAIN) as temporary:
             counts = _write(texts, dataset, temporary)
-    facts = {"dataset": name, "source": dataset.source, "kind": dataset.kind, **texts.facts, "limit": dataset.limit}
-    write_json(folder / PROVENANCE, facts | counts | {"files": [described(folder / TRAIN)]})
+    provenance = TextProvenance(
+        dataset=name,
+        source=dataset.source,
+        kind=dataset.kind,
+        **texts.origin,
+        limit=dataset.limit,
+        **counts,
+        files=(PreparedFile.of(folder / TRAIN),),
+    )
+    write_provenance(folder, provenance)
 
 
 def _open(name: str, dataset: TextDataset, resources: Path, scratch: str) -> _Texts:
@@ -68,11 +97,11 @@ def _open(name: str, dataset: TextDataset, resources: Path, scratch: str) -> _Te
     if file.suffix.lower() not in SUFFIXES:
         fault = f"found the suffix {file.suffix!r} of {file}, expected {', '.join(SUFFIXES)}"
         raise UserError(f"datasets.{name}.path: {fault}")
-    return _Texts(str(file), _rows(file), {"origin": "a file of the user", "source_files": [described(file)]})
+    return _Texts(str(file), _rows(file), {"origin": "a file of the user", "source_files": (PreparedFile.of(file),)})
 
 
-def _write(texts: _Texts, dataset: TextDataset, path: Path) -> dict[str, Any]:
-    """Write the samples to `path`; return the numbers of written and skipped ones, as entries of provenance.json."""
+def _write(texts: _Texts, dataset: TextDataset, path: Path) -> _Counts:
+    """Write the samples to `path`; return the numbers of written and skipped ones."""
     is_published = isinstance(dataset, PublishedText)
     written = skipped = 0
     first_error: str | None = None
@@ -90,8 +119,10 @@ def _write(texts: _Texts, dataset: TextDataset, path: Path) -> dict[str, Any]:
                 skipped += 1
     if not written:
         raise UserError(first_error or f"{texts.source}: found no samples, expected some")
-    left_out = {"left_out": skipped, "first_left_out": first_error} if is_published else {}
-    return {"train_samples": written, "test_samples": 0, **left_out}
+    counts: _Counts = {"train_samples": written, "test_samples": 0}
+    if is_published:
+        counts |= {"left_out": skipped, "first_left_out": first_error}
+    return counts
 
 
 def _lacks_column(error: ValidationError | UnicodeEncodeError) -> bool:
@@ -129,7 +160,7 @@ def _rows(path: Path) -> Iterator[Any]:
             yield from _parquet(path)
 
 
-def _parquet(file: Path | BinaryIO) -> Iterator[dict[str, Any]]:
+def _parquet(file: Path | BinaryIO) -> Iterator[Any]:
     import pyarrow.parquet as pq
 
     for batch in pq.ParquetFile(file).iter_batches(1000):
@@ -145,25 +176,25 @@ def _open_published(name: str, dataset: PublishedText, scratch: str) -> _Texts:
 
     published = PUBLISHED[dataset.texts]
     source = dataset.folder or published.repository
-    facts = {"repository": published.repository, "subset": published.subset}
     try:
         if dataset.folder:
             # The folder may be a copy of the whole repository, with a folder for each subset, or of the subset alone.
             subset = Path(dataset.folder, published.subset or "")
             builder = load_dataset_builder(str(subset) if subset.is_dir() else dataset.folder, cache_dir=scratch)
-            facts |= {"origin": "a folder of the user", "folder": str(Path(dataset.folder).absolute())}
+            origin = _Origin(origin="a folder of the user", folder=str(Path(dataset.folder).absolute()))
         else:
             # The commit is looked up once, so that provenance.json records the version that is read.
             commit = HfApi().dataset_info(published.repository, revision=published.revision).sha
             builder = load_dataset_builder(published.repository, published.subset, revision=commit, cache_dir=scratch)
-            facts |= {"origin": "downloaded from Hugging Face", "revision": commit}
+            origin = _Origin(origin="downloaded from Hugging Face", revision=commit)
     except Exception as error:
         # The libraries raise errors of any class, for the folder or for the connection to the hub.
         raise UserError(f"datasets.{name}: cannot open {source}: {in_one_line(error)}") from error
-    return _Texts(source, _streamed(builder), facts)
+    origin |= {"repository": published.repository, "subset": published.subset}
+    return _Texts(source, _streamed(builder), origin)
 
 
-def _streamed(builder: Any) -> Iterator[dict[str, Any]]:
+def _streamed(builder: Any) -> Iterator[Any]:
     """Yield the rows of the training part, read piece by piece."""
     files = builder.config.data_files.get("train", [""])
     if not all(file.endswith(".parquet") for file in files):

@@ -1,10 +1,13 @@
 """The interface of a technique; the techniques are listed in `multicard.workloads.llm.techniques`."""
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 from multicard.experiment.datasets import TextKind
 from multicard.experiment.models import Architecture
+
+# Settings of torchtune's recipes and components, as OmegaConf reads them from YAML: text, numbers, lists, mappings.
+Settings: TypeAlias = dict[str, Any]
 
 
 class Technique:
@@ -75,11 +78,11 @@ class Technique:
         """Return why the devices of a run cannot share the model; None if they can."""
         return None
 
-    def settings(self, p: Any) -> dict[str, Any]:
+    def settings(self, p: Any) -> Settings:
         """Return further settings of torchtune's recipe, in addition to those that all techniques share."""
         return {}
 
-    def adapter_settings(self) -> dict[str, Any]:
+    def adapter_settings(self) -> Settings:
         """Return further arguments of torchtune's builder of models with adapters, for this technique only."""
         return {}
 

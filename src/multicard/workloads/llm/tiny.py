@@ -2,13 +2,13 @@
 
 import shutil
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from safetensors.torch import save
 
 from multicard.core.files import atomic_write, write_json
+from multicard.core.values import JsonObject
 from multicard.experiment.models import Architecture
 
 SEED = 20250315
@@ -34,7 +34,7 @@ def make_tiny(folder: Path, shape: Architecture, shipped: Path) -> list[Path]:
     return [folder / name for name in (CONFIG, WEIGHTS, TOKENIZER, SPECIAL_TOKENS_FILE)]
 
 
-def config_of(shape: Architecture, base: int) -> dict[str, Any]:
+def config_of(shape: Architecture, base: int) -> JsonObject:
     """Return the contents of config.json.
 
     `base`: number of ordinary tokens, and so the id of the first special token. That one begins a text, the second

@@ -10,7 +10,6 @@ import sys
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any
 
 import torch.distributed as dist
 from omegaconf import OmegaConf
@@ -21,7 +20,9 @@ from multicard.core.files import atomic_write
 from multicard.experiment.machine import torchtune_unsupported_reason
 from multicard.experiment.models import ARCHITECTURES
 from multicard.workloads.llm.parameters import LlmParameters
+from multicard.workloads.llm.technique import Settings
 from multicard.workloads.llm.techniques import TECHNIQUES
+from multicard.workloads.provenance import ModelProvenance, TextProvenance
 
 COMPONENTS = "multicard.workloads.llm.components"
 EPOCHS = 1_000_000  # more than any run makes: the observer ends the program when everything is measured
@@ -53,7 +54,7 @@ MODELS = {
 
 # Configurations of torchtune's data sets by the kind of samples; `prepare_texts` writes their file.
 CHAT = {"_component_": "torchtune.datasets.chat_dataset", "conversation_style": "openai"}
-DATASETS: dict[str, dict[str, Any]] = {
+DATASETS: dict[str, Settings] = {
     "instruction": {"_component_": "torchtune.datasets.alpaca_dataset"},
     "chat": CHAT | {"conversation_column": "messages"},
     "summary": {"_component_": "torchtune.datasets.samsum_dataset"},
@@ -66,13 +67,13 @@ DATASETS: dict[str, dict[str, Any]] = {
 }
 
 
-def tune(p: LlmParameters, model: dict[str, Any], texts: dict[str, Any], train_file: Path, output: Path) -> None:
+def tune(p: LlmParameters, model: ModelProvenance, texts: TextProvenance, train_file: Path, output: Path) -> None:
     """Run one rank of the job until the observer ends the program.
 
     Parameters
     ----------
     model, texts
-        Contents of provenance.json of the prepared model and data set.
+        Provenance of the prepared model and data set.
     train_file
         File of the samples.
     output
@@ -95,24 +96,23 @@ def tune(p: LlmParameters, model: dict[str, Any], texts: dict[str, Any], train_f
 
 
 def recipe_settings(
-    p: LlmParameters, model: dict[str, Any], texts: dict[str, Any], train_file: Path, output: Path
-) -> dict[str, Any]:
+    p: LlmParameters, model: ModelProvenance, texts: TextProvenance, train_file: Path, output: Path
+) -> Settings:
     """Return the configuration of the stock recipe."""
-    architecture = model["architecture"]
-    published = MODELS.get(architecture)
+    published = MODELS.get(model.architecture)
     return {
         "output_dir": str(output),
         "tokenizer": {
             "_component_": "torchtune.models.llama3.llama3_tokenizer",
-            "path": model["tokenizer"],
-            "special_tokens_path": model["special_tokens"],
+            "path": model.tokenizer,
+            "special_tokens_path": model.special_tokens,
             "max_seq_len": p.sequence_length,
         },
-        "model": _model(p, architecture),
+        "model": _model(p, model.architecture),
         "checkpointer": {
             "_component_": f"{COMPONENTS}.ReadingCheckpointer",
-            "checkpoint_dir": model["folder"],
-            "checkpoint_files": model["checkpoint_files"],
+            "checkpoint_dir": model.folder,
+            "checkpoint_files": list(model.checkpoint_files),
             "recipe_checkpoint": None,
             "output_dir": str(output),
             "model_type": published.checkpoint if published else "LLAMA3",
@@ -156,9 +156,9 @@ def recipe_settings(
     }
 
 
-def _model(p: LlmParameters, architecture: str) -> dict[str, Any]:
+def _model(p: LlmParameters, architecture: str) -> Settings:
     """Return the name of torchtune's builder of the model, and its arguments."""
-    adapters: dict[str, Any] = {}
+    adapters: Settings = {}
     if p.trains_adapters:
         rank = {"lora_rank": p.lora_rank, "lora_alpha": p.lora_alpha}
         adapters = LORA | rank | TECHNIQUES[p.technique].adapter_settings()
@@ -182,9 +182,9 @@ def _model(p: LlmParameters, architecture: str) -> dict[str, Any]:
     }
 
 
-def _dataset(p: LlmParameters, texts: dict[str, Any], train_file: Path) -> dict[str, Any]:
+def _dataset(p: LlmParameters, texts: TextProvenance, train_file: Path) -> Settings:
     """Return the configuration of `CountedData`, which makes a data set of torchtune and counts its batches."""
-    form = "pairs" if TECHNIQUES[p.technique].pairs else texts["kind"]
+    form = "pairs" if TECHNIQUES[p.technique].pairs else texts.kind
     return {
         "_component_": f"{COMPONENTS}.CountedData",
         "data": DATASETS[form] | {"source": "json", "data_files": str(train_file), "split": "train"},

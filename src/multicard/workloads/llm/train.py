@@ -9,11 +9,11 @@ from pathlib import Path
 import torch
 
 from multicard.core.job_file import JobFile
-from multicard.core.prepared import read_unchanged
 from multicard.record.binding import bind_rank
 from multicard.record.visible import rank_devices
 from multicard.workloads._program import run_program
 from multicard.workloads.llm.parameters import LlmParameters
+from multicard.workloads.provenance import ModelProvenance, TextProvenance, read_unchanged
 
 
 def main(job: JobFile) -> None:
@@ -22,8 +22,8 @@ def main(job: JobFile) -> None:
     # They raise `UserError` if a file is missing or has changed since it was prepared.
     if job.model is None:
         raise ValueError("job.json, model: found null, expected the folder of a prepared model")
-    model = read_unchanged(job.model, "model", "folder")
-    texts = read_unchanged(job.data_folder, "set of texts")
+    model = read_unchanged(job.model, ModelProvenance)
+    texts = read_unchanged(job.data_folder, TextProvenance)
     bind_rank(p)
     torch.set_num_threads(p.threads)
     [device] = rank_devices(p)
@@ -32,7 +32,7 @@ def main(job: JobFile) -> None:
     _stay_offline(job.scratch)
     from multicard.workloads.llm import torchtune_backend
 
-    train_file = job.data_folder / texts["files"][0]["name"]
+    train_file = job.data_folder / texts.files[0].name
     torchtune_backend.tune(p, model, texts, train_file, output=job.scratch / "output")
 
 

@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 
 from multicard.core.job_file import ObservedJob
 from multicard.core.pipeline import pipeline_folder
-from multicard.core.prepared import read_prepared
 from multicard.experiment.datasets import ShippedText, Text
 from multicard.experiment.machine import Machine
 from multicard.experiment.models import Architecture, Model
@@ -18,6 +17,7 @@ from multicard.runs.record import DataRecord, ModelRecord
 from multicard.workloads.llm.memory_estimate import BYTES, estimate_memory
 from multicard.workloads.llm.parameters import LlmParameters
 from multicard.workloads.llm.techniques import TECHNIQUES
+from multicard.workloads.provenance import ModelProvenance, TextProvenance, files_of_record, read_provenance
 
 # Floating-point operations per second of a GPU that tunes a language model. They are assumed, not measured: for bf16
 # about a third of what the data sheet of a current data-centre GPU gives for dense matrices.
@@ -48,14 +48,22 @@ class Llm(Workload):
         """Return the records of the texts and of the model."""
         if model is None:
             raise ValueError("a tuning job has a model, found none")
-        texts = read_prepared(data, "set of texts")
-        weights = read_prepared(model, "model")
-        of_data = ("dataset", "source", "kind", "train_samples", "files")
-        of_model = ("model", "architecture", "parameters", "files")
-        return {
-            "data": DataRecord.from_values({name: texts[name] for name in of_data}),
-            "model": ModelRecord.from_values({name: weights[name] for name in of_model}),
-        }
+        texts = read_provenance(data, TextProvenance)
+        weights = read_provenance(model, ModelProvenance)
+        data_record = DataRecord(
+            dataset=texts.dataset,
+            source=texts.source,
+            kind=texts.kind,
+            train_samples=texts.train_samples,
+            files=files_of_record(texts),
+        )
+        model_record = ModelRecord(
+            model=weights.model,
+            architecture=weights.architecture,
+            parameters=weights.parameters,
+            files=files_of_record(weights),
+        )
+        return {"data": data_record, "model": model_record}
 
     def config_error(self, p: LlmParameters, inputs: Inputs) -> str | None:
         """Return why the parameters do not fit the technique, the samples or the model; None if they fit."""

@@ -2,15 +2,19 @@
 
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
 from multicard.core.job_file import JobFile
 from multicard.core.layout import CHECKPOINT, PROGRESS
+from multicard.core.values import JsonObject
+
+# A row of epochs.csv: the numbers that the training program logs at the end of an epoch, by their names.
+EpochRow: TypeAlias = dict[str, float]
 
 
-def load_checkpoint(job: JobFile, identity: Mapping[str, Any], parts: Mapping[str, Any]) -> list[dict[str, Any]]:
+def load_checkpoint(job: JobFile, identity: JsonObject, parts: Mapping[str, Any]) -> list[EpochRow]:
     """Restore the state that an interrupted attempt saved; return the rows of the epochs that it finished.
 
     Without a checkpoint of this run, return an empty list and restore nothing.
@@ -32,9 +36,7 @@ def load_checkpoint(job: JobFile, identity: Mapping[str, Any], parts: Mapping[st
     return epochs
 
 
-def save_checkpoint(
-    job: JobFile, identity: Mapping[str, Any], parts: Mapping[str, Any], epochs: list[dict[str, Any]]
-) -> None:
+def save_checkpoint(job: JobFile, identity: JsonObject, parts: Mapping[str, Any], epochs: list[EpochRow]) -> None:
     """Replace the checkpoint by the present state of `parts`; do nothing if job.json has no entry `checkpoint`.
 
     `job`, `identity`, `parts`: as for `load_checkpoint`. `epochs`: rows of all epochs that are finished.

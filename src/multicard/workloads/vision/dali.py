@@ -2,7 +2,8 @@
 
 import os
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from functools import partial
 from typing import Any, NoReturn
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 from torchvision.datasets import ImageFolder
 
 from multicard.core.errors import UserError
+from multicard.workloads.provenance import ImageProvenance
 from multicard.workloads.vision.data import GrayscaleDataset
 from multicard.workloads.vision.parameters import VisionParameters
 
@@ -38,8 +40,8 @@ class DaliLoader:
         Arrays (`multicard.workloads.vision.data.GrayscaleDataset`) or files (`ImageFolder`); its transform is not used.
     sampler
         Indices of one pass, in order.
-    facts
-        Contents of the data set's provenance.json: `mean` and `std` of each channel, of pixels scaled to [0, 1].
+    provenance
+        That of the data set, for its `mean` and `std`.
 
     Raises `UserError` if DALI is not installed. Raises `MemoryError` if memory runs out during a pass, on the GPU or on
     the host.
@@ -50,7 +52,7 @@ class DaliLoader:
         dataset: GrayscaleDataset | ImageFolder,
         sampler: Any,
         p: VisionParameters,
-        facts: Mapping[str, Any],
+        provenance: ImageProvenance,
         device: torch.device,
     ):
         try:
@@ -63,7 +65,7 @@ class DaliLoader:
         self.sampler = sampler
         self.device = device
         self._p = p
-        self._facts = facts
+        self._provenance = provenance
         self._source = _Source(dataset)
         self._pipeline: Any = None
         # Increases with every pass and with `close`. An iterator that began at a lower number cannot continue.
@@ -135,8 +137,13 @@ class DaliLoader:
         operators: Any = fn
         data_types: Any = types
         # `mean` and `std` of the data set are for pixels in [0, 1]; DALI wants them for pixels in [0, 255].
-        scaling: dict[str, Any] = {name: [255 * value for value in self._facts[name]] for name in ("mean", "std")}
-        scaling |= {"dtype": data_types.FLOAT, "output_layout": "CHW"}
+        normalize = partial(
+            operators.crop_mirror_normalize,
+            mean=[255 * value for value in self._provenance.mean],
+            std=[255 * value for value in self._provenance.std],
+            dtype=data_types.FLOAT,
+            output_layout="CHW",
+        )
         size = [p.image_size, p.image_size]
         pipeline = Pipeline(
             p.batch_of_rank,
@@ -162,12 +169,12 @@ class DaliLoader:
                     **options,
                 )
                 images = operators.resize(images, size=size, antialias=True)
-                images = operators.crop_mirror_normalize(images, **scaling)
+                images = normalize(images)
             else:
                 # Normalizing and resizing give the same result in either order. Arrays hold small images, so it is
                 # cheaper to normalize and transpose them before they are resized.
                 images = images.gpu() if on_gpu else images
-                images = operators.crop_mirror_normalize(operators.cat(images, images, images, axis=2), **scaling)
+                images = normalize(operators.cat(images, images, images, axis=2))
                 images = operators.resize(images, size=size, antialias=True)
             pipeline.set_outputs(images, labels.gpu() if on_gpu else labels)
         pipeline.build()

@@ -1,8 +1,9 @@
 """Open prepared data sets as PyTorch data sets, which the training loop reads."""
 
 import functools
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -11,6 +12,7 @@ from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
 
 from multicard.core.errors import UserError
+from multicard.workloads.provenance import ImageProvenance, Split
 from multicard.workloads.vision.images import choose_samples
 
 
@@ -20,7 +22,7 @@ class GrayscaleDataset(Dataset[tuple[torch.Tensor, int]]):
     Each item is a float32 tensor of shape (3, S, S), normalized, and its class as an int.
     """
 
-    def __init__(self, folder: Path, split: str, transform: v2.Transform):
+    def __init__(self, folder: Path, split: Split, transform: v2.Transform):
         self.images = np.load(folder / f"{split}_images.npy", mmap_mode="r", allow_pickle=False)
         self.labels = np.load(folder / f"{split}_labels.npy", allow_pickle=False)
         self.transform = transform
@@ -54,34 +56,28 @@ def _random_image(size: int, seed: int) -> torch.Tensor:
     return torch.randn(3, size, size, generator=torch.Generator().manual_seed(seed))
 
 
-def open_split(folder: Path, facts: dict[str, Any], split: str, image_size: int, seed: int = 0) -> ImageData:
-    """Open the `train` or `test` part of a prepared data set.
-
-    `facts`: contents of its provenance.json; `seed`: for synthetic images.
+def open_split(folder: Path, provenance: ImageProvenance, split: Split, image_size: int, seed: int = 0) -> ImageData:
+    """Open the `train` or `test` part of the data set that is prepared in `folder`. `seed`: for synthetic images.
 
     Raises `UserError` if a folder of image files cannot be read, or has other classes or another number of images than
     when it was prepared.
     """
-    source = facts["source"]
-    if source == "synthetic":
-        return SyntheticDataset(facts[f"{split}_samples"], len(facts["classes"]), image_size, seed)
+    if provenance.source == "synthetic":
+        return SyntheticDataset(provenance.samples(split), len(provenance.classes), image_size, seed)
     resize = v2.Resize((image_size, image_size), antialias=True)
     to_float = v2.ToDtype(torch.float32, scale=True)
-    normalize = v2.Normalize(facts["mean"], facts["std"])
-    is_users = source == "imagefolder"
-    if not is_users and not facts.get("stored_size"):
+    normalize = v2.Normalize(provenance.mean, provenance.std)
+    if provenance.source != "imagefolder" and not provenance.stored_size:
         return GrayscaleDataset(folder, split, v2.Compose([to_float, resize, normalize]))
-    # A user's images are read where they are. Other images are files only if the data set states a `stored_size`.
-    root = Path(facts["folder"]) if is_users else folder
     transform = v2.Compose([v2.ToImage(), v2.RGB(), resize, to_float, normalize, v2.ToPureTensor()])
-    images = _open_images(root, facts, split, transform)
-    _check_unchanged(images, facts, split)
+    images = _open_images(provenance.image_folder(folder), provenance, split, transform)
+    _check_unchanged(images, provenance, split)
     return images
 
 
-def _open_images(root: Path, facts: dict[str, Any], split: str, transform: v2.Transform) -> ImageFolder:
+def _open_images(root: Path, provenance: ImageProvenance, split: Split, transform: v2.Transform) -> ImageFolder:
     """Open one split of a folder of image files, without the files that could not be read when it was prepared."""
-    parts = facts.get("parts", {split: split})
+    parts: Mapping[str, str] = {split: split} if provenance.parts is None else provenance.parts
     folder = root / parts.get(split, "")
     try:
         # A small split of a prepared set may have no image of a class. A user's folder with such a split was refused
@@ -89,20 +85,19 @@ def _open_images(root: Path, facts: dict[str, Any], split: str, transform: v2.Tr
         images = ImageFolder(folder, transform, allow_empty=True)
     except OSError as error:
         raise UserError(f"{folder}: cannot be read: {error.strerror or error}") from error
-    unreadable = {str(root / entry["name"]) for entry in facts.get("unreadable", [])}
+    unreadable = {str(root / image.name) for image in provenance.unreadable}
     images.samples = images.imgs = choose_samples(images.samples, split, unreadable, parts)
     images.targets = [label for _, label in images.samples]
     return images
 
 
-def _check_unchanged(images: ImageFolder, facts: dict[str, Any], split: str) -> None:
+def _check_unchanged(images: ImageFolder, provenance: ImageProvenance, split: Split) -> None:
     """Raise `UserError` unless a split has the number of images and the classes that it was prepared with."""
-    sample_count: int = facts[f"{split}_samples"]
-    classes: list[str] = facts["classes"]
-    if len(images) == sample_count and images.classes == classes:
+    sample_count = provenance.samples(split)
+    if len(images) == sample_count and tuple(images.classes) == provenance.classes:
         return
     actual = f"{len(images)} {split} images of {len(images.classes)} classes"
-    expected = f"{sample_count} of {len(classes)} classes"
+    expected = f"{sample_count} of {len(provenance.classes)} classes"
     raise UserError(
-        f"{images.root}: found {actual}, expected the {expected} that were there when {facts['dataset']} was prepared"
+        f"{images.root}: found {actual}, expected the {expected} that were there when {provenance.dataset} was prepared"
     )

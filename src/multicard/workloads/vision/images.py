@@ -8,14 +8,15 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from functools import partial
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from multicard.core.errors import UserError, in_one_line
 from multicard.core.system import usable_cpus
 from multicard.experiment.datasets import ImageFolder
+from multicard.workloads.provenance import ImageProvenance, PreparedFile, Split, UnreadableImage
 from multicard.workloads.vision.sources import CLASSES, Samples
 
-SPLITS = ("train", "test")
+SPLITS: tuple[Split, ...] = ("train", "test")
 TEST_EVERY = 10  # where a folder has no parts for training and test, one of so many images of a class is a test image
 JPEG_QUALITY = 95
 
@@ -37,10 +38,10 @@ def in_threads(function: Callable[[Item], Result], items: Iterable[Item]) -> Ite
         pool.join()
 
 
-def index_folder(dataset: ImageFolder, name: str) -> dict[str, Any]:
-    """Return the entries of provenance.json for a user's folder of images, after trying to decode every image.
+def index_folder(dataset: ImageFolder, name: str) -> ImageProvenance:
+    """Return the provenance of a user's folder of images, after trying to decode every image.
 
-    `name`: name of the data set, for messages. Raises `UserError` if the folders of the two splits have different
+    `name`: name of the data set. Raises `UserError` if the folders of the two splits have different
     classes, if a class has no readable image in a split, or if an image cannot be decoded, unless the data set says to
     skip such images.
     """
@@ -80,26 +81,29 @@ def index_folder(dataset: ImageFolder, name: str) -> dict[str, Any]:
     how_split = f"of every {TEST_EVERY} readable images of a class, in the order of their names, the first is tested"
     if parts:
         how_split = f"the folders {parts['train']} and {parts['test']}"
-    return {
-        "origin": "a folder of the user",
-        "folder": str(folder.absolute()),
-        "parts": parts,
-        "split": how_split,
-        "classes": classes,
-        "train_samples": len(samples["train"]),
-        "test_samples": len(samples["test"]),
+    return ImageProvenance(
+        dataset=name,
+        source=dataset.source,
+        origin="a folder of the user",
+        folder=str(folder.absolute()),
+        parts=parts,
+        split=how_split,
+        classes=tuple(classes),
+        train_samples=len(samples["train"]),
+        test_samples=len(samples["test"]),
         # The customary statistics of ImageNet, as torchvision's pretrained models expect them.
-        "mean": [0.485, 0.456, 0.406],
-        "std": [0.229, 0.224, 0.225],
-        "unreadable": [
-            {"name": Path(file).relative_to(folder).as_posix(), "reason": reason} for file, reason in unreadable.items()
-        ],
-        "files": [],
-    }
+        mean=(0.485, 0.456, 0.406),
+        std=(0.229, 0.224, 0.225),
+        unreadable=tuple(
+            UnreadableImage(name=Path(file).relative_to(folder).as_posix(), reason=reason)
+            for file, reason in unreadable.items()
+        ),
+        files=(),
+    )
 
 
 def choose_samples(
-    samples: list[tuple[str, int]], split: str, unreadable: Container[str], parts: Mapping[str, str]
+    samples: list[tuple[str, int]], split: Split, unreadable: Container[str], parts: Mapping[str, str]
 ) -> list[tuple[str, int]]:
     """Return the readable files of a split, each with its class.
 
@@ -141,8 +145,8 @@ def why_unreadable(file: Path) -> str | None:
     return None
 
 
-def write_tree(folder: Path, split: str, samples: Samples, size: int) -> dict[str, Any]:
-    """Write images as `folder`/`split`/<class>/<index>.jpg, all or none; return the tree's entry of provenance.json.
+def write_tree(folder: Path, split: Split, samples: Samples, size: int) -> PreparedFile:
+    """Write images as `folder`/`split`/<class>/<index>.jpg, all or none; return the tree's entry of provenance.
 
     The images are resized to `size` × `size` pixels by Pillow's bilinear filter. The entry's `sha256` is the digest of
     a list of the files: one line for each, with name, bytes and SHA-256, separated by tabs.
@@ -167,9 +171,9 @@ def write_tree(folder: Path, split: str, samples: Samples, size: int) -> dict[st
         rows = sorted(in_threads(partial(write, unfinished), range(len(samples))))
         unfinished.rename(folder / split)
     listed = "".join(f"{name}\t{size}\t{digest}\n" for name, size, digest in rows)
-    return {
-        "name": split,
-        "files": len(rows),
-        "bytes": sum(size for _, size, _ in rows),
-        "sha256": hashlib.sha256(listed.encode()).hexdigest(),
-    }
+    return PreparedFile(
+        name=split,
+        files=len(rows),
+        bytes=sum(size for _, size, _ in rows),
+        sha256=hashlib.sha256(listed.encode()).hexdigest(),
+    )

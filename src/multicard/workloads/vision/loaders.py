@@ -9,6 +9,7 @@ from torch.utils.data import DataLoader, RandomSampler, Sampler, Subset
 from torch.utils.data.distributed import DistributedSampler
 
 from multicard.core.errors import UserError
+from multicard.workloads.provenance import ImageProvenance
 from multicard.workloads.vision.data import ImageData, SyntheticDataset
 from multicard.workloads.vision.parameters import VisionParameters
 from multicard.workloads.vision.strategies import STRATEGIES
@@ -54,13 +55,13 @@ class Shuffled(RandomSampler):
 
 
 def training_loader(
-    dataset: ImageData, facts: dict[str, Any], parameters: VisionParameters, rank: int, device: torch.device
+    dataset: ImageData, provenance: ImageProvenance, parameters: VisionParameters, rank: int, device: torch.device
 ) -> Any:
     """Return a loader of full, shuffled batches for one rank.
 
     With a strategy that has a distributed sampler, the rank iterates over its share of the data, else over all of it.
 
-    `facts`: contents of the data set's provenance.json. Raises `UserError` if the rank has less than one full batch.
+    Raises `UserError` if the rank has less than one full batch.
     """
     p = parameters
     batch = p.batch_of_rank
@@ -70,7 +71,7 @@ def training_loader(
     if samples < batch:
         raise UserError(f"batch_size: {p.batch_size} needs {batch} training samples per rank, found {samples}")
     if isinstance(dataset, SyntheticDataset):
-        return SyntheticLoader(samples // batch, batch, p.image_size, len(facts["classes"]), device, seed + rank)
+        return SyntheticLoader(samples // batch, batch, p.image_size, len(provenance.classes), device, seed + rank)
     sampler: Sampler[int]
     if shares_data:
         sampler = DistributedSampler(dataset, p.ranks, rank, shuffle=True, seed=seed, drop_last=True)
@@ -79,7 +80,7 @@ def training_loader(
     if p.loader == "dali":
         from multicard.workloads.vision.dali import DaliLoader
 
-        return DaliLoader(dataset, sampler, p, facts, device)
+        return DaliLoader(dataset, sampler, p, provenance, device)
     return DataLoader(
         dataset,
         batch_size=batch,

@@ -2,14 +2,13 @@
 
 import shutil
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from multicard.core.errors import UserError
-from multicard.core.files import atomic_write, described, write_json
-from multicard.core.prepared import PROVENANCE
+from multicard.core.files import atomic_write
 from multicard.experiment.datasets import Dataset, Digits, ImageFolder, KaggleMnist, Mnist, Synthetic
+from multicard.workloads.provenance import ImageProvenance, PreparedFile, Split, write_provenance
 from multicard.workloads.vision.images import SPLITS, index_folder, write_tree
 from multicard.workloads.vision.sources import CLASSES, GrayscaleSplits, Samples, read_digits, read_kaggle, read_mnist
 
@@ -24,24 +23,26 @@ def prepare(name: str, dataset: Dataset, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     match dataset:
         case ImageFolder():
-            facts = index_folder(dataset, name)
+            provenance = index_folder(dataset, name)
         case Synthetic():
-            facts = _describe_synthetic(dataset)
+            provenance = _describe_synthetic(name, dataset)
         case Digits():
-            facts = _write_splits(read_digits(), dataset, folder)
+            provenance = _write_splits(read_digits(), name, dataset, folder)
         case Mnist():
-            facts = _write_splits(read_mnist(dataset, name), dataset, folder)
+            provenance = _write_splits(read_mnist(dataset, name), name, dataset, folder)
         case KaggleMnist():
-            facts = _write_splits(read_kaggle(Path(dataset.path)), dataset, folder)
-    write_json(folder / PROVENANCE, {"dataset": name, "source": dataset.source, **facts})
+            provenance = _write_splits(read_kaggle(Path(dataset.path)), name, dataset, folder)
+    write_provenance(folder, provenance)
 
 
-def _write_splits(splits: GrayscaleSplits, dataset: Digits | Mnist | KaggleMnist, folder: Path) -> dict[str, Any]:
-    """Write both splits, as arrays or as image files, and return their entries of provenance.json."""
+def _write_splits(
+    splits: GrayscaleSplits, name: str, dataset: Digits | Mnist | KaggleMnist, folder: Path
+) -> ImageProvenance:
+    """Write both splits of the data set `name`, as arrays or as image files, and return its provenance."""
     train, test = splits.train, splits.test
     if dataset.limit:
         train, test = train.first(dataset.limit), test.first(max(1, dataset.limit // 5))
-    files = []
+    files: list[PreparedFile] = []
     for split, samples in zip(SPLITS, (train, test), strict=True):
         # An earlier preparation may have been interrupted and have left files.
         shutil.rmtree(folder / split, ignore_errors=True)
@@ -50,27 +51,33 @@ def _write_splits(splits: GrayscaleSplits, dataset: Digits | Mnist | KaggleMnist
         else:
             files += _write_arrays(folder, split, samples)
     mean, deviation = _statistics(train.images)
-    return {
-        **splits.facts,
-        "limit": dataset.limit,
-        "stored_size": dataset.stored_size,
-        "classes": CLASSES,
-        "train_samples": len(train),
-        "test_samples": len(test),
+    return ImageProvenance(
+        dataset=name,
+        source=dataset.source,
+        **splits.origin,
+        limit=dataset.limit,
+        stored_size=dataset.stored_size,
+        classes=tuple(CLASSES),
+        train_samples=len(train),
+        test_samples=len(test),
         # Statistics of the small images: upsampling keeps the mean and lowers the deviation a little.
-        "mean": [round(mean, 6)] * 3,
-        "std": [round(deviation, 6)] * 3,
-        "files": files,
-    }
+        mean=_for_each_channel(round(mean, 6)),
+        std=_for_each_channel(round(deviation, 6)),
+        files=tuple(files),
+    )
 
 
-def _write_arrays(folder: Path, split: str, samples: Samples) -> list[dict[str, Any]]:
+def _for_each_channel(value: float) -> tuple[float, float, float]:
+    return value, value, value
+
+
+def _write_arrays(folder: Path, split: Split, samples: Samples) -> list[PreparedFile]:
     entries = []
     for name, values in (("images", samples.images), ("labels", samples.labels)):
         path = folder / f"{split}_{name}.npy"
         with atomic_write(path) as temporary:
             np.save(temporary, values, allow_pickle=False)
-        entries.append(described(path))
+        entries.append(PreparedFile.of(path))
     return entries
 
 
@@ -88,14 +95,16 @@ def _statistics(images: np.ndarray) -> tuple[float, float]:
     return mean, float(np.sqrt(variance)) or 1.0
 
 
-def _describe_synthetic(dataset: Synthetic) -> dict[str, Any]:
-    return {
-        "origin": "random numbers, made when they are needed",
-        "split": "a tenth as many test images as training images",
-        "classes": [str(label) for label in range(dataset.classes)],
-        "train_samples": dataset.samples,
-        "test_samples": max(1, dataset.samples // 10),
-        "mean": [0.0] * 3,
-        "std": [1.0] * 3,
-        "files": [],
-    }
+def _describe_synthetic(name: str, dataset: Synthetic) -> ImageProvenance:
+    return ImageProvenance(
+        dataset=name,
+        source=dataset.source,
+        origin="random numbers, made when they are needed",
+        split="a tenth as many test images as training images",
+        classes=tuple(str(label) for label in range(dataset.classes)),
+        train_samples=dataset.samples,
+        test_samples=max(1, dataset.samples // 10),
+        mean=_for_each_channel(0.0),
+        std=_for_each_channel(1.0),
+        files=(),
+    )

@@ -9,15 +9,15 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import NotRequired, TypedDict
 
 import numpy as np
 
 from multicard.core.errors import UserError, in_one_line
-from multicard.core.files import described
 from multicard.core.tables import read_csv
 from multicard.core.text import counted
 from multicard.experiment.datasets import Mnist
+from multicard.workloads.provenance import PreparedFile
 
 CLASSES = [str(digit) for digit in range(10)]
 
@@ -56,21 +56,31 @@ class Samples:
         return Samples(self.images[:count], self.labels[:count])
 
 
+class ImageOrigin(TypedDict):
+    """The fields of `ImageProvenance` that say where images come from."""
+
+    origin: str
+    split: str
+    verified: NotRequired[bool]
+    folder: NotRequired[str]
+    source_files: NotRequired[tuple[PreparedFile, ...]]
+
+
 @dataclass(frozen=True)
 class GrayscaleSplits:
     """Both splits of a set."""
 
     train: Samples
     test: Samples
-    facts: dict[str, Any]  # entries of provenance.json about their origin
+    origin: ImageOrigin
 
 
-def every_nth_is_a_test_image(samples: Samples, n: int, facts: dict[str, Any]) -> GrayscaleSplits:
+def every_nth_is_a_test_image(samples: Samples, n: int, origin: ImageOrigin) -> GrayscaleSplits:
     """Return the splits of a set that has no test part: samples n, 2n, … are test images."""
     is_test = np.arange(len(samples)) % n == n - 1
     train = Samples(samples.images[~is_test], samples.labels[~is_test])
     test = Samples(samples.images[is_test], samples.labels[is_test])
-    return GrayscaleSplits(train, test, facts)
+    return GrayscaleSplits(train, test, origin)
 
 
 def read_digits() -> GrayscaleSplits:
@@ -80,20 +90,20 @@ def read_digits() -> GrayscaleSplits:
     digits = load_digits()
     # The 17 gray levels, from 0 to 16, stay distinct.
     images = np.round(digits.images * (255 / 16)).astype(np.uint8)
-    facts = {
+    origin: ImageOrigin = {
         "origin": "scikit-learn's copy of the test set of the UCI Optical Recognition of Handwritten Digits "
         "data (E. Alpaydin, C. Kaynak, 1998; doi 10.24432/C50P49; CC BY 4.0)",
         "split": "every fifth image is a test image",
     }
-    return every_nth_is_a_test_image(Samples(images, digits.target.astype(np.int64)), 5, facts)
+    return every_nth_is_a_test_image(Samples(images, digits.target.astype(np.int64)), 5, origin)
 
 
 def read_mnist(dataset: Mnist, dataset_name: str, published: Mapping[str, str] = MNIST_MD5) -> GrayscaleSplits:
     """Read MNIST from its four IDX files. If one is missing and `download` is set, download all files first.
 
     Without `download` all four files must exist, which `Mnist.missing_files` checks. `published`: MD5 digest of each
-    unpacked file. If a file has another digest, all four are used as they are, but the `origin` in the returned facts
-    says that they are not MNIST's.
+    unpacked file. If a file has another digest, all four are used as they are, but the returned `origin` says that
+    they are not MNIST's.
 
     Raises `UserError` if the files cannot be fetched or read, or do not hold 28 × 28 images and their labels.
     """
@@ -104,17 +114,17 @@ def read_mnist(dataset: Mnist, dataset_name: str, published: Mapping[str, str] =
     train = _mnist_samples("train", files, contents)
     test = _mnist_samples("t10k", files, contents)
     verified = all(hashlib.md5(contents[name]).hexdigest() == published[name] for name in files)
-    origin = "a folder of the user, with IDX files that are not MNIST's as published"
+    words = "a folder of the user, with IDX files that are not MNIST's as published"
     if verified:
-        origin = "MNIST (Y. LeCun, C. Cortes, C. J. C. Burges), in the IDX files of a folder of the user"
-    facts = {
-        "origin": origin,
+        words = "MNIST (Y. LeCun, C. Cortes, C. J. C. Burges), in the IDX files of a folder of the user"
+    origin: ImageOrigin = {
+        "origin": words,
         "verified": verified,
         "split": "as the files are named",
         "folder": str(Path(dataset.folder).absolute()),
-        "source_files": [described(path) for path in files.values()],
+        "source_files": tuple(PreparedFile.of(path) for path in files.values()),
     }
-    return GrayscaleSplits(train, test, facts)
+    return GrayscaleSplits(train, test, origin)
 
 
 def _mnist_samples(prefix: str, files: dict[str, Path], contents: dict[str, bytes]) -> Samples:
@@ -147,13 +157,13 @@ def read_kaggle(path: Path) -> GrayscaleSplits:
     numbers = table.to_numpy()
     if ((numbers < 0) | (numbers > LARGEST)).any():
         raise UserError(f"{path}: found other values than labels from 0 to 9 and pixels from 0 to 255")
-    facts = {
+    origin: ImageOrigin = {
         "origin": "MNIST in the form of Kaggle's competition Digit Recognizer, a CSV file of the user",
-        "source_files": [described(path)],
+        "source_files": (PreparedFile.of(path),),
         "split": f"every {TEST_EVERY}th sample is a test image, as Kaggle publishes no labels of its test.csv",
     }
     images = numbers[:, 1:].astype(np.uint8).reshape(-1, EDGE, EDGE)
-    return every_nth_is_a_test_image(Samples(images, numbers[:, 0]), TEST_EVERY, facts)
+    return every_nth_is_a_test_image(Samples(images, numbers[:, 0]), TEST_EVERY, origin)
 
 
 def _download_mnist(dataset: Mnist, name: str) -> None:

@@ -16,10 +16,11 @@ from torchvision.models.mobilenetv2 import MobileNetV2
 
 from multicard import marks
 from multicard.core.job_file import JobFile
-from multicard.core.prepared import read_unchanged
+from multicard.core.values import JsonObject
 from multicard.record.binding import bind_rank
 from multicard.record.compilation import allow_compilations
 from multicard.workloads._program import run_program
+from multicard.workloads.provenance import ImageProvenance, read_unchanged
 from multicard.workloads.vision.checkpoint import load_checkpoint, save_checkpoint
 from multicard.workloads.vision.data import SyntheticDataset, open_split
 from multicard.workloads.vision.loaders import (
@@ -41,16 +42,16 @@ from multicard.workloads.vision.ranks import join, sum_over_ranks
 from multicard.workloads.vision.strategies import STRATEGIES
 
 
-def train(job: JobFile, p: VisionParameters, rank: int, device: torch.device, facts: dict[str, Any]) -> None:
+def train(job: JobFile, p: VisionParameters, rank: int, device: torch.device, provenance: ImageProvenance) -> None:
     """Train and evaluate for all epochs, then train on for as long as the observer records.
 
-    `job`: contents of job.json; `facts`: contents of the data set's provenance.json.
+    `job`: contents of job.json; `provenance`: that of the data set.
     """
     torch.set_num_threads(p.threads)
     seed = p.seed + p.repeat - 1
     torch.manual_seed(seed)
     choose_fp32(p.tf32)
-    model = MobileNetV2(num_classes=len(facts["classes"]), width_mult=p.width_mult)
+    model = MobileNetV2(num_classes=len(provenance.classes), width_mult=p.width_mult)
     if p.compiled:
         # By default PyTorch leaves all blocks after the eighth uncompiled if it compiles them one by one.
         allow_compilations(len(model.features))
@@ -60,16 +61,16 @@ def train(job: JobFile, p: VisionParameters, rank: int, device: torch.device, fa
     scaler = gradient_scaler(p.precision, device)
     loss_of = nn.CrossEntropyLoss()
 
-    training_data = open_split(job.data_folder, facts, "train", p.image_size)
-    test_data = open_split(job.data_folder, facts, "test", p.image_size)
-    training = training_loader(training_data, facts, p, rank, device)
+    training_data = open_split(job.data_folder, provenance, "train", p.image_size)
+    test_data = open_split(job.data_folder, provenance, "test", p.image_size)
+    training = training_loader(training_data, provenance, p, rank, device)
     testing = evaluation_loader(test_data, p, rank)
     ahead = read_ahead(p, synthetic=isinstance(training_data, SyntheticDataset))
     loader = marks.wrap_loader(training, ahead=ahead)
     steps_per_epoch = min(len(training), p.steps_per_epoch or len(training))
 
     state = {"model": model, "optimizer": optimizer, "scaler": scaler}
-    identity = {"parameters": p.model_dump(), "files": facts["files"]}
+    identity: JsonObject = {"parameters": p.model_dump(), "files": provenance.as_json()["files"]}
     # Rows of the epochs that an interrupted attempt finished.
     epochs = load_checkpoint(job, identity, state)
     first = len(epochs) + 1
@@ -172,10 +173,10 @@ def main(job: JobFile) -> None:
     """Run one rank of a job."""
     p = VisionParameters.model_validate(job.parameters)
     # Raises `UserError` if a file is missing or has changed since the data set was prepared.
-    facts = read_unchanged(job.data_folder, "data set")
+    provenance = read_unchanged(job.data_folder, ImageProvenance)
     bind_rank(p)
     rank, device = join(p)
-    train(job, p, rank, device, facts)
+    train(job, p, rank, device, provenance)
 
 
 if __name__ == "__main__":

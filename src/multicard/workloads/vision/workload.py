@@ -5,13 +5,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from multicard.core.prepared import read_prepared
 from multicard.core.text import counted
 from multicard.experiment.datasets import GrayscaleSource, ImageDataset, ImageFolder, ImageSource, Synthetic
 from multicard.experiment.machine import Machine
 from multicard.experiment.workload import BATCH, InputRecords, Inputs, Resources, Unit, Workload
 from multicard.record.profiled_window import place_window
 from multicard.runs.record import DataRecord, RunRecord
+from multicard.workloads.provenance import ImageProvenance, files_of_record, read_provenance
 from multicard.workloads.vision.parameters import TUNED, VisionParameters, read_ahead
 from multicard.workloads.vision.strategies import STRATEGIES
 
@@ -103,10 +103,16 @@ class Vision(Workload):
 
     def input_facts(self, data: Path, model: Path | None) -> InputRecords:
         """Return the record of the data set."""
-        facts = read_prepared(data, "data set")
-        names = ("dataset", "source", "train_samples", "test_samples", "files")
-        stated = {name: facts[name] for name in names} | {"classes": len(facts["classes"])}
-        return {"data": DataRecord.from_values(stated)}
+        provenance = read_provenance(data, ImageProvenance)
+        record = DataRecord(
+            dataset=provenance.dataset,
+            source=provenance.source,
+            train_samples=provenance.train_samples,
+            test_samples=provenance.test_samples,
+            classes=len(provenance.classes),
+            files=files_of_record(provenance),
+        )
+        return {"data": record}
 
     def resources(self, p: VisionParameters, inputs: Inputs) -> Resources:
         """Estimate durations, and the host's memory: loaded batches and, on a CPU, the values that autograd keeps."""

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from multicard.experiment.models import Architecture
-from multicard.workloads.llm.technique import Technique
+from multicard.workloads.llm.technique import Settings, Technique
 
 
 class Qat(Technique):
@@ -40,7 +40,7 @@ class Qat(Technique):
                 return f"qat_group: {p.qat_group} does not divide {width}, the width of {layer} in {p.model}"
         return None
 
-    def settings(self, p: Any) -> dict[str, Any]:
+    def settings(self, p: Any) -> Settings:
         """Return the setting of the quantizer, whose rounding the training imitates."""
         return {
             "quantizer": {

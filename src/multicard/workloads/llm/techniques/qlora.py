@@ -3,7 +3,7 @@
 from typing import Any
 
 from multicard.experiment.models import Architecture
-from multicard.workloads.llm.technique import Technique
+from multicard.workloads.llm.technique import Settings, Technique
 
 # Number of weights in a block: in NF4 64 weights share a scale, and 256 scales share a factor. Each rank's share of a
 # layer has to be a whole number of blocks.
@@ -24,7 +24,7 @@ class QLora(Technique):
                 return f"the technique qlora cannot share {layer} of {p.model} among {p.devices} devices"
         return None
 
-    def adapter_settings(self) -> dict[str, Any]:
+    def adapter_settings(self) -> Settings:
         """Return the setting that quantizes the frozen weights."""
         return {"quantize_base": True}
 
