@@ -80,15 +80,16 @@ def run(arguments: argparse.Namespace) -> None:
         large=arguments.large,
     )
     is_known = True
+    remarks = [*trace.warnings, *trace.notices]
     if arguments.json:
-        tables = {name: trace.rows(name) for name in trace}
-        print(json.dumps({"tables": tables, "absent": dict(trace.absent)}, indent=2))
+        rows = {name: trace.rows(name) for name in trace}
+        print(json.dumps({"tables": rows, "absent": dict(trace.absent)}, indent=2))
     elif arguments.verbose or arguments.only:
         _print_tables(trace)
     else:
+        # This prints the warnings, before the answer.
         is_known = _print_answer(trace)
-    # `_print_answer` prints the warnings itself.
-    remarks = [*trace.warnings, *trace.notices] if tables else list(trace.notices)
+        remarks = list(trace.notices)
     if out is not None:
         written = trace.save(out)
         figure = " and timeline.png" if written and written[-1].suffix == ".png" else ""
