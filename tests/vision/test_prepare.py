@@ -16,6 +16,7 @@ from preparing import made, numbered, refusal
 from torchvision.datasets import MNIST
 from torchvision.transforms import v2
 
+from conftest import refusal as refused_in_one_line
 from multicard.core.errors import UserError
 from multicard.experiment.datasets import Mnist
 from multicard.workloads.provenance import ImageProvenance, read_unchanged
@@ -99,6 +100,13 @@ def test_a_mnist_file_that_is_cut_or_missing_is_refused(tmp_path: Path) -> None:
     (folder / TEST_LABELS).unlink()
     line = refusal(tmp_path / "out", source="mnist", folder=str(folder))
     assert line == f"datasets.mine.folder: {folder} does not contain {TEST_LABELS}; download: true would fetch them"
+
+
+def test_reading_mnist_without_one_of_its_files_names_it(tmp_path: Path) -> None:
+    folder = write_mnist(tmp_path / "in")
+    (folder / TEST_LABELS).unlink()
+    line = refused_in_one_line(lambda: read_mnist(Mnist(source="mnist", folder=str(folder)), "mine"))
+    assert line == f"datasets.mine.folder: {folder} does not contain {TEST_LABELS}"
 
 
 def test_missing_mnist_files_are_downloaded_by_torchvision_when_asked(

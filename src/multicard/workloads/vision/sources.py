@@ -101,15 +101,19 @@ def read_digits() -> GrayscaleSplits:
 def read_mnist(dataset: Mnist, dataset_name: str, published: Mapping[str, str] = MNIST_MD5) -> GrayscaleSplits:
     """Read MNIST from its four IDX files. If one is missing and `download` is set, download all files first.
 
-    Without `download` all four files must exist, which `Mnist.missing_files` checks. `published`: MD5 digest of each
-    unpacked file. If a file has another digest, all four are used as they are, but the returned `origin` says that
-    they are not MNIST's.
+    `published`: MD5 digest of each unpacked file. If a file has another digest, all four are used as they are, but the
+    returned `origin` says that they are not MNIST's.
 
-    Raises `UserError` if the files cannot be fetched or read, or do not hold 28 × 28 images and their labels.
+    Raises `UserError` if a file is missing or cannot be fetched or read, or if the files do not hold 28 × 28 images and
+    their labels.
     """
     if dataset.download and None in dataset.files().values():
         _download_mnist(dataset, dataset_name)
-    files = {name: path for name, path in dataset.files().items() if path}
+    paths = dataset.files()
+    files = {name: path for name, path in paths.items() if path}
+    missing = [name for name in paths if name not in files]
+    if missing:
+        raise UserError(f"datasets.{dataset_name}.folder: {dataset.folder} does not contain {', '.join(missing)}")
     contents = {name: _unpacked(path) for name, path in files.items()}
     train = _mnist_samples("train", files, contents)
     test = _mnist_samples("t10k", files, contents)
