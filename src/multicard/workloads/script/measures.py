@@ -36,9 +36,7 @@ def measure(record: RunRecord, common: Mapping[str, Any], steps: pd.DataFrame, e
         "measured_passes": measured["epoch"].nunique(),
         "steps_per_pass": record.steps_per_pass,
         "between_passes_s": between_passes_s(measured),
-        "steps_by": next(
-            (rank.observed.steps_by for rank in record.ranks if rank.observed and rank.observed.steps_by), None
-        ),
+        "steps_by": _steps_by(record.ranks),
         "evaluation_s": evaluation.fillna(0.0).mean() if evaluation.notna().any() else None,
     }
 
