@@ -16,6 +16,7 @@ from multicard.analysis.scaling.speedup_tables import over_repeats
 from multicard.figures.bars import draw_repeats, height_of, name_rows, whisker_lengths
 from multicard.figures.series import completed_of, device_axis, labels
 from multicard.figures.style import Colour, colours, note_inside
+from multicard.results.results import Results
 
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 LINE_STYLES: tuple[Literal["-", "--", "-.", ":"], ...] = ("-", "--", "-.", ":")
@@ -113,7 +114,7 @@ class _Marks:
     colour: Colour
 
 
-def series_of(results: pd.DataFrame, columns: Sequence[str]) -> Series:
+def series_of(results: Results, columns: Sequence[str]) -> Series:
     """Return the means of columns of the measures over the repeats of each configuration, and the completed runs.
 
     Series are named by the parameters that vary, except the number of devices.
