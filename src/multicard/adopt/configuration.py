@@ -6,6 +6,7 @@ from typing import Any
 
 from multicard.adopt.table import TracedRun
 from multicard.core.errors import UserError
+from multicard.core.values import Cell, JsonObject, Row
 from multicard.experiment.load import check
 from multicard.experiment.runs import distinct, expand
 from multicard.experiment.workload import parameters_of
@@ -19,7 +20,7 @@ FIGURES_OF_TRACES = (
 )  # fmt: skip
 
 
-def configuration(runs: Sequence[TracedRun]) -> dict[str, Any]:
+def configuration(runs: Sequence[TracedRun]) -> JsonObject:
     """Return a configuration whose runs include the given runs. It does not state `results`.
 
     Its runs are all combinations of the values that the given runs have, so there may be runs without a trace.
@@ -28,8 +29,8 @@ def configuration(runs: Sequence[TracedRun]) -> dict[str, Any]:
     and 1.0.
     """
     stated = [_stated(run) for run in runs]
-    fixed: dict[str, Any] = {}
-    varied: dict[str, list[Any]] = {}
+    fixed: Row = {}
+    varied: dict[str, list[Cell]] = {}
     for name in stated[0]:
         values = _distinct([parameters[name] for parameters in stated])
         if len(values) > 1:
@@ -39,7 +40,7 @@ def configuration(runs: Sequence[TracedRun]) -> dict[str, Any]:
             fixed[name] = values[0]
     repeats = max(run.parameters.get("repeat", 1) for run in runs)
     _check_combinations(varied, repeats, len(runs))
-    config = {"scenarios": {SCENARIO: _scenario(fixed, varied, repeats)}}
+    config: JsonObject = {"scenarios": {SCENARIO: _scenario(fixed, varied, repeats)}}
     # `check` raises `UserError` if the configuration is not valid. It does not look at data, models and results.
     expanded = distinct(expand(check(config, "multicard analyze --as-runs", outside=False)))
     for run in runs:
@@ -64,14 +65,14 @@ def _check_combinations(varied: Mapping[str, Sequence[Any]], repeats: int, trace
         )
 
 
-def _scenario(fixed: Mapping[str, Any], varied: Mapping[str, Sequence[Any]], repeats: int) -> dict[str, Any]:
+def _scenario(fixed: Mapping[str, Any], varied: Mapping[str, Sequence[Any]], repeats: int) -> JsonObject:
     """Return the scenario of the runs. It asks for speed-ups if the runs have different numbers of devices."""
     question = "Where does the time go?"
     figures = list(FIGURES_OF_TRACES)
     if "devices" in varied:
         question = "What does another GPU gain, and where does the time go?"
         figures = ["iteration_time", "speedup", *FIGURES_OF_TRACES]
-    scenario: dict[str, Any] = {
+    scenario: JsonObject = {
         "question": f"{question} (adopted traces)",
         "fixed": {"workload": "adopted", **nested(fixed)},
     }
@@ -80,7 +81,7 @@ def _scenario(fixed: Mapping[str, Any], varied: Mapping[str, Sequence[Any]], rep
     return {**scenario, "repeats": repeats, "figures": figures}
 
 
-def _stated(run: TracedRun) -> dict[str, Any]:
+def _stated(run: TracedRun) -> Row:
     """Return the parameters of a run that a table may vary."""
     values = parameters_of(run.parameters).model_dump()
     return flat({name: values[name] for name in ("program", "devices", "nodes", ARGS)})

@@ -24,18 +24,20 @@ LEAST_VALUES = {"devices": 1, "nodes": 1, "repeat": 1, "samples_per_step": 1, "w
 REQUIRED = ("trace", "devices")
 
 
-@dataclass
+@dataclass(frozen=True)
 class TracedRun:
     """A run, as a row of a table states it."""
 
     # Parameters of the workload `adopted`, as JSON stores them.
-    parameters: dict[str, Any]
+    parameters: Mapping[str, Any]
     # Names the file and the line of the row in messages.
     where: str
     # The traces of the run, in natural order of their names; at least one.
     files: list[Path]
-    # `samples_per_step`, None if it is not stated, and `warmup_steps`, 0 if it is not stated.
-    facts: dict[str, Any]
+    # Samples of a step, of all ranks together; None if the row does not state them.
+    samples_per_step: int | None
+    # Steps at the start of the traces that are not counted.
+    warmup_steps: int
 
     @property
     def id(self) -> str:
@@ -149,12 +151,9 @@ def _run(stated: Mapping[str, str], where: str, program: str, folder: Path) -> T
     for name, cell in arguments.items():
         if not cell:
             raise UserError(f"{where}: {name}: is empty; state the value of every row, or leave the column out")
-    parameters: dict[str, Any] = {"workload": "adopted", "program": program, "args": arguments}
-    for name in ("devices", "nodes", "repeat"):
-        if name in numbers:
-            parameters[name] = numbers[name]
+    counts: dict[str, int] = {name: numbers[name] for name in ("devices", "nodes", "repeat") if name in numbers}
     try:
-        checked = parameters_of(parameters)
+        checked = parameters_of({"workload": "adopted", "program": program, "args": arguments, **counts})
     except ValidationError as error:
         fault = error.errors()[0]
         raise UserError(f"{where}: {fault['loc'][0]}: found {fault['input']!r}, {expectation(fault)}") from error
@@ -164,10 +163,8 @@ def _run(stated: Mapping[str, str], where: str, program: str, folder: Path) -> T
         parameters=checked.stated(),
         where=where,
         files=_files(stated["trace"], where, folder),
-        facts={
-            "samples_per_step": numbers.get("samples_per_step"),
-            "warmup_steps": numbers.get("warmup_steps", 0),
-        },
+        samples_per_step=numbers.get("samples_per_step"),
+        warmup_steps=numbers.get("warmup_steps", 0),
     )
 
 

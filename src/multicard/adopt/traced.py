@@ -21,6 +21,7 @@ from multicard.core.layout import (
     TRACE,
 )
 from multicard.core.text import gpu_name, natural
+from multicard.core.values import Row
 from multicard.experiment.workload import parameters_of
 from multicard.results.run_files import RunFiles
 from multicard.runs.record import AdoptedRecord, AdoptedTrace, ListedFile, ProfilerUse, RankRecord, RunRecord
@@ -190,7 +191,7 @@ def _common_steps(run: TracedRun, found_steps: FoundSteps, ranks: dict[Owner, in
             f"{run.where}: ranks of unequal numbers of steps: {fewest} of rank {shortest_rank}, "
             f"{most} of rank {longest_rank}"
         )
-    warmup = run.facts["warmup_steps"]
+    warmup = run.warmup_steps
     if fewest <= warmup:
         raise UserError(f"{run.where}: warmup_steps: found {warmup}, and the traces show {fewest} steps")
     common = slice(warmup, fewest)
@@ -245,7 +246,8 @@ def _record(traced: Traced, traces: Sequence[Trace], folder: Path) -> RunRecord:
         ranks=tuple(RankRecord(rank=rank, pid=process) for (_, process), rank in traced.ranks.items()),
         adopted=AdoptedRecord(
             traces=tuple(AdoptedTrace(**described(path)) for path in run.files),
-            **run.facts,
+            samples_per_step=run.samples_per_step,
+            warmup_steps=run.warmup_steps,
             steps_from=steps_from,
             steps=traced.count,
             traced_devices=traced.devices,
@@ -253,7 +255,7 @@ def _record(traced: Traced, traces: Sequence[Trace], folder: Path) -> RunRecord:
     )
 
 
-def _step_rows(traced: Traced, run: RunFiles) -> list[dict[str, Any]]:
+def _step_rows(traced: Traced, run: RunFiles) -> list[Row]:
     """Return the rows of steps.csv: the times that the traces show, and the samples that the table states.
 
     The samples of a step are divided equally between the ranks; they are None if the table does not state them.
@@ -263,11 +265,11 @@ def _step_rows(traced: Traced, run: RunFiles) -> list[dict[str, Any]]:
     """
     if not traced.steps:
         return []
-    samples = traced.run.facts["samples_per_step"]
+    samples = traced.run.samples_per_step
     samples_per_rank = None if samples is None else samples / len(traced.ranks)
     steps = run.traced_steps[["rank", "step", "start_s", "duration_s"]].sort_values(["rank", "step"])
     if traced.count > 1:
         until_next = steps.groupby("rank")["start_s"].shift(-1) - steps["start_s"]
         steps = steps.assign(duration_s=until_next)[until_next.notna()]
-    common = {"epoch": 1, "window": "measured", "samples": samples_per_rank}
+    common: Row = {"epoch": 1, "window": "measured", "samples": samples_per_rank}
     return [{**row, **common} for row in steps.to_dict("records")]
