@@ -161,7 +161,7 @@ class Experiment(Strict):
 
         Raises `KeyError` if the file has no such scenario.
         """
-        stated = self.fixed.stated() | self.scenarios[scenario].fixed.stated()
+        stated = {**self.fixed.stated(), **self.scenarios[scenario].fixed.stated()}
         return stated.get("workload", DEFAULT_WORKLOAD)
 
 

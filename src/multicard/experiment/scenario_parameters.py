@@ -5,6 +5,7 @@ is checked when the configuration is read and the scenario is expanded into runs
 are those of the workloads' parameters (`multicard.experiment.schema`).
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import Field
@@ -113,7 +114,7 @@ class Fixed(Strict):
     args: OwnParameters = UNSTATED
     program: ProgramName = UNSTATED
 
-    def stated(self) -> dict[str, Any]:
+    def stated(self) -> Mapping[str, Any]:
         """Return the parameters that the configuration states; the others are left out."""
         return self.model_dump(exclude_unset=True)
 

@@ -1,6 +1,6 @@
 """The JSON schema of configuration files. Editors use its copy in `workflow/schemas/config.schema.json`."""
 
-from typing import Any
+from typing import Any, TypeAlias
 
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema
@@ -9,8 +9,11 @@ from multicard.experiment.config import Experiment
 from multicard.experiment.workload import WORKLOADS
 from multicard.runs.parameters import ARGS
 
+# A JSON schema, or the schema of a part of it, as pydantic makes it (JSON Schema, draft 2020-12).
+JsonSchema: TypeAlias = dict[str, Any]
 
-def json_schema() -> dict[str, Any]:
+
+def json_schema() -> JsonSchema:
     """Return the JSON schema of a configuration file.
 
     Parameters under `fixed` have the descriptions of their workloads. The elements of a list under `vary` refer to the
@@ -35,7 +38,7 @@ def json_schema() -> dict[str, Any]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
 
-def _in_order(schema: dict[str, Any]) -> dict[str, Any]:
+def _in_order(schema: JsonSchema) -> JsonSchema:
     """Return a schema with its keys sorted. pydantic sorts the keys of the rest of the schema, too."""
     return dict(sorted(schema.items()))
 

@@ -14,6 +14,7 @@ from multicard.core.layout import Outcome
 from multicard.core.reasons import Reason
 from multicard.core.rendezvous import Rendezvous
 from multicard.core.units import ARGS_PREFIX
+from multicard.core.values import Row
 from multicard.experiment.machine import Machine
 from multicard.runs.parameters import DEFAULT_WORKLOAD, JobParameters
 from multicard.runs.rank_report import RankReport
@@ -249,7 +250,7 @@ class Workload(ABC):
 
     def measure(
         self, record: RunRecord, common: Mapping[str, Any], steps: "pd.DataFrame", epochs: "pd.DataFrame | None"
-    ) -> dict[str, Any]:
+    ) -> Row:
         """Return the workload's own measures of a completed run, computed by `measure` of its module `measures`.
 
         `record`: the record of the run. `common`: the measures that every workload has, with throughput in its `unit`.
@@ -314,7 +315,7 @@ class Workload(ABC):
         return self.parameters.model_validate(stated)
 
     @abstractmethod
-    def learning(self, values: Mapping[str, Any]) -> dict[str, Any]:
+    def learning(self, values: Mapping[str, Any]) -> Row:
         """Return the settings that decide how much is learned from a sample, such as the global batch size.
 
         The key of a setting is its name in words. `values`: parameters and measures of a run.
@@ -355,7 +356,7 @@ class Workload(ABC):
         return varying
 
 
-def batch_and_own(work: Workload, values: Mapping[str, Any]) -> dict[str, Any]:
+def batch_and_own(work: Workload, values: Mapping[str, Any]) -> Row:
     """Return `learning` of a workload whose own parameters may mean anything: all of these, and the global batch size.
 
     The batch size is the throughput times the iteration time. It may be a fraction, because it is a mean over steps,

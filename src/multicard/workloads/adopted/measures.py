@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from multicard.core.values import Row
 from multicard.runs.record import RunRecord
 
 MEASURES: dict[str, str] = {
@@ -12,7 +13,7 @@ MEASURES: dict[str, str] = {
 }
 
 
-def measure(record: RunRecord, common: Mapping[str, Any], steps: Any, epochs: Any) -> dict[str, Any]:
+def measure(record: RunRecord, common: Mapping[str, Any], steps: Any, epochs: Any) -> Row:
     """Return the measures of one adopted run.
 
     `common`: the measures that every workload has. Where the traces show no steps, its `iteration_time_s` is None, and

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from multicard.core.values import Row
 from multicard.experiment.machine import Machine
 from multicard.experiment.workload import Inputs, Method, Unit, Workload, batch_and_own
 from multicard.workloads.adopted.parameters import AdoptedParameters
@@ -30,7 +31,7 @@ class Adopted(Workload):
         """Return "1 GPU", without the program: only runs of the same program are compared."""
         return "1 GPU"
 
-    def learning(self, values: Mapping[str, Any]) -> dict[str, Any]:
+    def learning(self, values: Mapping[str, Any]) -> Row:
         """Return the measured batch size and all of the program's own parameters, since any may affect learning."""
         return batch_and_own(self, values)
 

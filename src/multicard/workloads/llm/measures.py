@@ -5,6 +5,7 @@ from typing import Any
 
 import pandas as pd
 
+from multicard.core.values import Row
 from multicard.experiment.models import ARCHITECTURES
 from multicard.runs.record import RunRecord
 from multicard.workloads.llm.memory_estimate import estimate_memory
@@ -33,7 +34,7 @@ MEASURES: dict[str, str] = {
 }
 
 
-def measure(record: RunRecord, common: Mapping[str, Any], steps: pd.DataFrame, epochs: Any) -> dict[str, Any]:
+def measure(record: RunRecord, common: Mapping[str, Any], steps: pd.DataFrame, epochs: Any) -> Row:
     """Return the measures of one completed run.
 
     `common`: the measures that every workload has; `steps`: the rows of steps.csv. `epochs` is not used. Raises

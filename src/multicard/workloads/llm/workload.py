@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from multicard.core.job_file import ObservedJob
 from multicard.core.pipeline import pipeline_folder
+from multicard.core.values import Row
 from multicard.experiment.datasets import ShippedText, Text
 from multicard.experiment.machine import Machine
 from multicard.experiment.models import Architecture, Model
@@ -165,7 +166,7 @@ class Llm(Workload):
         learned = f", by {text_kind}s" if text_kind else ""
         return f"{values['model']} on {values['dataset']}, {values['sequence_length']} tokens{learned}"
 
-    def learning(self, values: Mapping[str, Any]) -> dict[str, Any]:
+    def learning(self, values: Mapping[str, Any]) -> Row:
         """Return global batch size, precision, learning rate, technique with its parameters, and packing.
 
         Packing belongs to these because a packed sample has several samples, which makes batches larger.

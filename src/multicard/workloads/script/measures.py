@@ -5,6 +5,7 @@ from typing import Any
 
 import pandas as pd
 
+from multicard.core.values import Row
 from multicard.runs.record import RankRecord, RunRecord
 from multicard.workloads.script.parameters import ScriptParameters
 
@@ -22,7 +23,7 @@ MEASURES: dict[str, str] = {
 }
 
 
-def measure(record: RunRecord, common: Mapping[str, Any], steps: pd.DataFrame, epochs: Any) -> dict[str, Any]:
+def measure(record: RunRecord, common: Mapping[str, Any], steps: pd.DataFrame, epochs: Any) -> Row:
     """Return the measures of one completed run.
 
     `common`: the measures that every workload has; `steps`: the rows of steps.csv. `epochs` is not used.

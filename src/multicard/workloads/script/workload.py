@@ -10,6 +10,7 @@ from multicard.core.job_file import ObservedJob, read_job
 from multicard.core.layout import PHASES
 from multicard.core.rendezvous import Rendezvous
 from multicard.core.text import without_names
+from multicard.core.values import Row
 from multicard.experiment.machine import Machine
 from multicard.experiment.workload import Inputs, Launching, Resources, Unit, Workload, batch_and_own
 from multicard.runs.record import RunRecord
@@ -101,7 +102,7 @@ class Script(Workload):
         """Return "1 device", without the launcher: with one device there is nothing to choose between launchers."""
         return "1 device"
 
-    def learning(self, values: Mapping[str, Any]) -> dict[str, Any]:
+    def learning(self, values: Mapping[str, Any]) -> Row:
         """Return the measured batch size and all of the script's own parameters, since any may affect learning."""
         return batch_and_own(self, values)
 

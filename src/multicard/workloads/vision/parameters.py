@@ -4,6 +4,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
+from multicard.core.values import Row
 from multicard.runs.parameter_types import (
     ImageSize,
     Layout,
@@ -22,7 +23,7 @@ from multicard.runs.parameters import ANY, DatasetOf, JobParameters, labelled, w
 from multicard.workloads.vision.strategies import STRATEGIES
 
 # What the preset `tuned` turns on; a stated value overrides it.
-TUNED: dict[str, Any] = {
+TUNED: Row = {
     "layout": "nhwc",
     "pin_memory": True,
     "non_blocking": True,
@@ -191,7 +192,7 @@ class VisionParameters(JobParameters):
         return _tuned(self.strategy).get(name, fallback) if self.preset == "tuned" else fallback
 
 
-def _tuned(strategy: Any) -> dict[str, Any]:
+def _tuned(strategy: Any) -> Row:
     """Return the values that the preset `tuned` sets for a strategy, without those that the strategy excludes.
 
     `strategy` is not validated yet: an unknown one excludes nothing.

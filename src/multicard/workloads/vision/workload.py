@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from multicard.core.text import counted
+from multicard.core.values import Row
 from multicard.experiment.datasets import GrayscaleSource, ImageDataset, ImageFolder, ImageSource, Synthetic
 from multicard.experiment.machine import Machine
 from multicard.experiment.workload import BATCH, InputRecords, Inputs, Resources, Unit, Workload
@@ -166,7 +167,7 @@ class Vision(Workload):
         width = "" if values["width_mult"] == 1 else f" of width {values['width_mult']}"
         return f"{values['dataset']}, {values['image_size']} px, {values['model']}{width}"
 
-    def learning(self, values: Mapping[str, Any]) -> dict[str, Any]:
+    def learning(self, values: Mapping[str, Any]) -> Row:
         """Return global batch size, precision, learning rate and, on GPUs, the setting of TF32.
 
         The batch size is `distinct_samples_of_step`: where each rank iterates over all the data, that of one rank.
