@@ -1,12 +1,13 @@
 """Print tables and lines on the terminal."""
 
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from multicard.core.terminal import plain
 from multicard.core.text import cut_apart, printable
 from multicard.core.units import heading, show
+from multicard.core.values import Cell
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 WIDE = 220  # characters of a line if the output goes to a file or a pipe
 NAME_WIDTH = 70  # characters of a name in a table; longer ones are cut
 
-Rows = Sequence[dict[str, Any]]
+Rows = Sequence[Mapping[str, Cell]]
 
 
 def console(stderr: bool = False) -> "Console":

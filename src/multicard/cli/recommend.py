@@ -2,13 +2,13 @@
 
 import argparse
 import math
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from multicard.cli._command import UNDERSTAND, Command, add_results, numbers_of_devices
 from multicard.cli._console import say, text_table
 from multicard.core.text import counted, plural, without_escapes
-
-Row = dict[str, Any]
 
 
 class Series(NamedTuple):
@@ -17,6 +17,48 @@ class Series(NamedTuple):
     configuration: str
     machine: str
     versions: str
+
+
+class Estimate(NamedTuple):
+    """A value with the bounds of its interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A row of `Predictions.predictions`."""
+
+    series: Series
+    device: str  # "cpu" or "cuda"
+    devices: int
+    # Seconds; None if it was not predicted, as in the two fields below.
+    step_time_s: Estimate | None
+    # Units of the workload per second.
+    throughput_per_s: Estimate | None
+    # Over one device.
+    speedup: Estimate | None
+    # Numbers of devices that the prediction is made from, in words.
+    measured: str
+    caveats: tuple[str, ...]
+    # Why nothing is predicted; None if something is.
+    reason: str | None
+
+
+@dataclass(frozen=True)
+class Check:
+    """A row of `Predictions.checks`: a measured run that was predicted from those on fewer devices."""
+
+    series: Series
+    devices: int
+    predicted_s: Estimate
+    measured_s: float
+    # Predicted by measured time, minus 1.
+    error: float
+    # True if the measured time is inside the interval.
+    is_inside: bool
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,32 +90,69 @@ def _print_predictions(arguments: argparse.Namespace) -> None:
     from multicard.results.provenance import distinguishing_words
 
     devices = numbers_of_devices(arguments.devices)
-    predictions = read_results(arguments.source).predictions(devices)
-    rows_of_series: dict[Series, list[Row]] = {}
-    for row in predictions.predictions.to_dict("records"):
-        rows_of_series.setdefault(_series_of(row), []).append(row)
-    machines = distinguishing_words([(series.machine, series.versions) for series in rows_of_series])
+    predicted = read_results(arguments.source).predictions(devices)
+    predictions_of: dict[Series, list[Prediction]] = {}
+    for prediction in map(_prediction, predicted.predictions.to_dict("records")):
+        predictions_of.setdefault(prediction.series, []).append(prediction)
+    machines = distinguishing_words([(series.machine, series.versions) for series in predictions_of])
     names: dict[Series, str] = {}
-    for series, machine in zip(rows_of_series, machines, strict=True):
+    for series, machine in zip(predictions_of, machines, strict=True):
         names[series] = f"{series.configuration} ({machine})" if machine else series.configuration
-    for series, rows in rows_of_series.items():
-        unit = plural(2, predictions.units[series.configuration])
-        answers = [line for row in rows for line in _answer(row, unit)]
+    for series, predictions in predictions_of.items():
+        unit = plural(2, predicted.units[series.configuration])
+        answers = [line for prediction in predictions for line in _answer(prediction, unit)]
         # The numbers of devices of a series share most of their caveats.
-        caveats = dict.fromkeys(caveat for row in rows for caveat in row["caveats"].split("; ") if caveat)
+        caveats = dict.fromkeys(caveat for prediction in predictions for caveat in prediction.caveats)
         say(names[series], *answers, *(f"  Caveat: {caveat}" for caveat in caveats), "")
-    checks = [(names[_series_of(row)], *_check_cells(row)) for row in predictions.checks.to_dict("records")]
+    checks = [_check(row) for row in predicted.checks.to_dict("records")]
     if checks:
         headings = ("Configuration", "Devices", "Predicted\nfrom fewer", "Measured", "Error", "Inside the\ninterval")
-        say(text_table("Checks: measured runs, predicted from those on fewer devices", headings, checks))
-    say(*predictions.verdicts)
+        rows = [(names[check.series], *_check_cells(check)) for check in checks]
+        say(text_table("Checks: measured runs, predicted from those on fewer devices", headings, rows))
+    say(*predicted.verdicts)
 
 
-def _series_of(row: Row) -> Series:
+def _prediction(row: Mapping[str, Any]) -> Prediction:
+    reason = row["reason"]
+    return Prediction(
+        series=_series_of(row),
+        device=row["device"],
+        devices=row["devices"],
+        step_time_s=_estimate(row, "step_time_s"),
+        throughput_per_s=_estimate(row, "throughput_per_s"),
+        speedup=_estimate(row, "speedup"),
+        measured=row["measured"],
+        caveats=tuple(filter(None, row["caveats"].split("; "))),
+        # An empty cell is None, or NaN if pandas converted it.
+        reason=reason if isinstance(reason, str) else None,
+    )
+
+
+def _check(row: Mapping[str, Any]) -> Check:
+    return Check(
+        series=_series_of(row),
+        devices=row["devices"],
+        predicted_s=Estimate(row["predicted_s"], row["predicted_s_low"], row["predicted_s_high"]),
+        measured_s=row["measured_s"],
+        error=row["prediction_error"],
+        is_inside=bool(row["inside"]),
+    )
+
+
+def _series_of(row: Mapping[str, Any]) -> Series:
     return Series(row["configuration"], row["machine"], row["versions"])
 
 
-def _answer(row: Row, unit: str) -> list[str]:
+def _estimate(row: Mapping[str, Any], name: str) -> Estimate | None:
+    """Return the value of the column `name` with its bounds; None if the cell is empty."""
+    value = row[name]
+    # In pandas an empty cell is None in a column without any value, else NaN.
+    if value is None or math.isnan(value):
+        return None
+    return Estimate(value, row[f"{name}_low"], row[f"{name}_high"])
+
+
+def _answer(prediction: Prediction, unit: str) -> list[str]:
     """Return the lines of a prediction.
 
     The first has the speed-up over one device, else the throughput, else the step time, whichever is the first that is
@@ -82,54 +161,52 @@ def _answer(row: Row, unit: str) -> list[str]:
     from multicard.core.units import number, percent
     from multicard.results.configuration import DEVICE_WORDS
 
-    devices = counted(row["devices"], DEVICE_WORDS[row["device"]])
-    if isinstance(row["reason"], str):  # else empty: None, or NaN if pandas converted it
-        return [f"  {devices}: not predicted: {row['reason']}"]
-    step = f"step {_time(row, 'step_time_s')}"
+    devices = counted(prediction.devices, DEVICE_WORDS[prediction.device])
+    step_time_s, throughput, speedup = prediction.step_time_s, prediction.throughput_per_s, prediction.speedup
+    if step_time_s is None:
+        return [f"  {devices}: not predicted: {prediction.reason}"]
+    step = f"step {_time(step_time_s)}"
     details: list[str] = []
-    if _is_known(row["speedup"]):
-        efficiency = percent(row["speedup"] / row["devices"])
-        answer = f"{_with_interval(row, 'speedup', '×')} of one, {efficiency} efficient"
-        details = [step, f"{number(row['throughput_per_s'])} {unit}/s"]
-    elif _is_known(row["throughput_per_s"]):
-        answer = f"{_with_interval(row, 'throughput_per_s')} {unit}/s"
+    if speedup is not None:
+        efficiency = percent(speedup.value / prediction.devices)
+        answer = f"{_with_interval(speedup, '×')} of one, {efficiency} efficient"
+        details = [step]
+        if throughput is not None:
+            details.append(f"{number(throughput.value)} {unit}/s")
+    elif throughput is not None:
+        answer = f"{_with_interval(throughput)} {unit}/s"
         details = [step]
     else:
         answer = step
-    lines = [f"  {devices}: {answer}, from {row['measured']} measured"]
+    lines = [f"  {devices}: {answer}, from {prediction.measured} measured"]
     return [*lines, f"    {', '.join(details)}"] if details else lines
 
 
-def _is_known(value: float | None) -> bool:
-    # In pandas an empty cell is None in a column without any value, else NaN.
-    return value is not None and not math.isnan(value)
-
-
-def _check_cells(row: Row) -> tuple[str, ...]:
+def _check_cells(check: Check) -> tuple[str, ...]:
     """Return the cells of a checked prediction, those after the name of its series."""
     from multicard.core.units import SECONDS, percent, with_unit
 
     return (
-        str(row["devices"]),
-        _time(row, "predicted_s"),
-        with_unit(row["measured_s"], SECONDS),
-        percent(row["prediction_error"], signed=True, decimals=1),
-        "yes" if row["inside"] else "no",
+        str(check.devices),
+        _time(check.predicted_s),
+        with_unit(check.measured_s, SECONDS),
+        percent(check.error, signed=True, decimals=1),
+        "yes" if check.is_inside else "no",
     )
 
 
-def _time(row: Row, name: str) -> str:
+def _time(seconds: Estimate) -> str:
     from multicard.core.units import SECONDS, unit_for
 
-    scale, unit = unit_for([row[name]], SECONDS)
-    return _with_interval(row, name, f" {unit}", scale)
+    scale, unit = unit_for([seconds.value], SECONDS)
+    return _with_interval(seconds, f" {unit}", scale)
 
 
-def _with_interval(row: Row, name: str, unit: str = "", scale: float = 1.0) -> str:
+def _with_interval(estimate: Estimate, unit: str = "", scale: float = 1.0) -> str:
     """Return a value with its interval, such as 6.9× (95% CI 6.2 to 7.5)."""
     from multicard.core.units import in_digits
 
-    value, low, high = in_digits(*(scale * row[f"{name}{end}"] for end in ("", "_low", "_high")))
+    value, low, high = in_digits(*(scale * number for number in estimate))
     return f"{value}{unit} (95% CI {low} to {high})"
 
 

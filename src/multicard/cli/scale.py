@@ -7,7 +7,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from multicard.cli._command import (
     MEASURE,
@@ -24,6 +24,13 @@ from multicard.cli.run import add_retry
 from multicard.core.errors import UserError
 from multicard.core.files import atomic_write
 from multicard.core.text import listed, plural, printable
+from multicard.core.units import ARGS_PREFIX
+from multicard.core.values import JsonObject
+
+if TYPE_CHECKING:
+    from multicard.experiment.config import Scenario
+
+SCENARIO = "scale"  # name of the only scenario in the file
 
 # Names of Python interpreters.
 PYTHON = re.compile(r"python[0-9.]*")
@@ -90,11 +97,12 @@ def run(arguments: argparse.Namespace) -> None:
     except UserError as error:
         raise UserError(*map(_by_option, str(error).splitlines())) from None
     matrix = Matrix.plan(experiment)
-    warning = _same_samples(config)
+    scenario = experiment.scenarios[SCENARIO]
+    warning = _same_samples(scenario)
     if warning:
         print(warning, flush=True)
     if not path.exists():
-        _refuse_foreign_folder(Path(config["results"]))
+        _refuse_foreign_folder(Path(experiment.results))
     if not arguments.write_only:
         check_start(matrix, planning=arguments.dry_run, by_option=True)
     if arguments.dry_run:
@@ -102,7 +110,7 @@ def run(arguments: argparse.Namespace) -> None:
         return
     _write(path, as_yaml(config, arguments.trailing), arguments.overwrite)
     print(f"configuration: {path}", flush=True)
-    print(f"interpreter: {config['scenarios']['scale']['fixed'].get('python', sys.executable)}", flush=True)
+    print(f"interpreter: {scenario.fixed.stated().get('python', sys.executable)}", flush=True)
     if arguments.write_only:
         print(next_step("to run it", "run", path))
         print(next_step("to run it on a cluster", "run", path, "--profile", "slurm"))
@@ -146,7 +154,7 @@ def _write(path: Path, text: str, overwrite: bool) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
-def configuration(arguments: argparse.Namespace) -> dict[str, Any]:
+def configuration(arguments: argparse.Namespace) -> JsonObject:
     """Return the content of the configuration file.
 
     Raises `UserError` if the arguments do not fit together.
@@ -179,10 +187,12 @@ def configuration(arguments: argparse.Namespace) -> dict[str, Any]:
         "launcher": arguments.launcher,
         **{name: value for name, value in optional.items() if value is not None},
     }
-    scenario = {
+    vary: JsonObject = {"devices": devices, **_ablations(arguments.ablate, devices)}
+    vary |= {"args": varied} if varied else {}
+    scenario: JsonObject = {
         "question": _question(Path(program(command)).name, device, len(devices)),
         "fixed": fixed,
-        "vary": {"devices": devices} | _ablations(arguments.ablate, devices) | ({"args": varied} if varied else {}),
+        "vary": vary,
         "repeats": arguments.repeats,
         "figures": list(default_figures(len(devices) > 1, device, bool(arguments.ablate))),
     }
@@ -190,7 +200,7 @@ def configuration(arguments: argparse.Namespace) -> dict[str, Any]:
     # is the folder of the shipped configuration.
     is_default = arguments.config_out.name == OF_SCALE.name and not SHIPPED.exists()
     results = RESULTS if is_default else default_results(arguments.config_out)
-    return {"results": results, "time_limit_min": arguments.time_limit_min, "scenarios": {"scale": scenario}}
+    return {"results": results, "time_limit_min": arguments.time_limit_min, "scenarios": {SCENARIO: scenario}}
 
 
 def _varied(stated: Sequence[str]) -> dict[str, list[Any]]:
@@ -318,25 +328,24 @@ def _active_interpreter() -> str | None:
     return str(python) if is_other and python.is_file() else None
 
 
-def _same_samples(config: dict[str, Any]) -> str | None:
+def _same_samples(scenario: "Scenario") -> str | None:
     """Return a warning if a stated number of samples counts for all runs, although a varied parameter may change it.
 
     None if no number is stated, or if nothing varies that may change it: devices do not change samples per device.
     """
-    [scenario] = config["scenarios"].values()
-    args = scenario["vary"].get("args", {})
-    devices = {"devices": scenario["vary"]["devices"]}
-    for option, changing in (("samples_per_device", args), ("samples_per_step", devices | args)):
-        varied = [name for name, values in changing.items() if len(values) > 1]
-        if option in scenario["fixed"] and varied:
+    varied = [name for name, values in scenario.varied.items() if len(values) > 1]
+    args = [name.removeprefix(ARGS_PREFIX) for name in varied if name.startswith(ARGS_PREFIX)]
+    devices = ["devices"] if "devices" in varied else []
+    for option, changing in (("samples_per_device", args), ("samples_per_step", devices + args)):
+        if option in scenario.fixed.stated() and changing:
             return (
                 f"--{option.replace('_', '-')}: counts in every run, so throughput and speed-up are wrong where "
-                f"{listed(varied, 'or')} changes that number"
+                f"{listed(changing, 'or')} changes that number"
             )
     return None
 
 
-def as_yaml(config: dict[str, Any], command: list[str]) -> str:
+def as_yaml(config: JsonObject, command: list[str]) -> str:
     """Return the text of the configuration file, with a comment for users. `command`: as the user typed it."""
     import yaml
 

@@ -11,6 +11,7 @@ from multicard.cli._command import MEASURE, Command, add_configuration, add_prof
 from multicard.cli._console import say
 from multicard.core.errors import UserError
 from multicard.core.terminal import plain
+from multicard.core.values import Row
 
 if TYPE_CHECKING:
     from multicard.workflow.slurm_queue import QueuedJob
@@ -59,12 +60,12 @@ def run(arguments: argparse.Namespace) -> None:
         sys.exit(1)
 
 
-def _measured(results: Path, scenarios: Sequence[str]) -> dict[str, dict[str, Any]]:
+def _measured(results: Path, scenarios: Sequence[str]) -> dict[str, Row]:
     """Return the rows of measures.csv by run, without rows that are older than the record of their run."""
     from multicard.core.layout import RUN
     from multicard.results.tables import MEASURES, read_measures
 
-    rows: dict[str, dict[str, Any]] = {}
+    rows: dict[str, Row] = {}
     for path in (results / "scenarios" / scenario / MEASURES for scenario in scenarios):
         if path.exists():
             measured_at = path.stat().st_mtime
