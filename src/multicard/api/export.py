@@ -16,6 +16,7 @@ import pandas as pd
 from multicard.api.results import ExperimentResults
 from multicard.core.errors import UserError
 from multicard.core.files import unwritable
+from multicard.core.values import Row
 from multicard.experiment.config import parameters_in
 
 # Columns of steps.csv that are exported, and how a step's values of all ranks become one. A step lasts as long as its
@@ -35,7 +36,7 @@ class ExportedRun:
     run: str
     outcome: str
     # Parameters and measures that have no value are left out; so are measures that are not finite.
-    parameters: dict[str, Any]
+    parameters: Row
     measures: dict[str, float]
     # A row per step: `step`, `duration_s` of its slowest rank, and the mean `loss` of its ranks.
     steps: pd.DataFrame
@@ -117,7 +118,7 @@ def _is_empty(value: Any) -> bool:
 
 def as_line(run: ExportedRun) -> str:
     """Return a run as one line of JSON."""
-    row = {"scenario": run.scenario, "run": run.run, "outcome": run.outcome}
+    row: Row = {"scenario": run.scenario, "run": run.run, "outcome": run.outcome}
     return json.dumps(row | run.parameters | run.measures, allow_nan=False)
 
 

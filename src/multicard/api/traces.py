@@ -5,13 +5,14 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from multicard.core.errors import UserError
 from multicard.core.files import atomic_write
 from multicard.core.text import for_csv, printable
+from multicard.core.values import Row
 from multicard.trace.files import open_capture
 from multicard.trace.find_steps import find_steps as find_steps_of
 from multicard.trace.find_steps import with_steps
@@ -138,7 +139,7 @@ class TraceAnalysis:
         """The tables that were recorded, by name."""
         return {name: self[name] for name in self.names}
 
-    def rows(self, name: str) -> list[dict[str, Any]]:
+    def rows(self, name: str) -> list[Row]:
         """Return the rows of one table as Python values, with None for what was not recorded.
 
         Raises `NotRecorded` if the trace has no events for the table, and `UserError` if the table was not computed or
@@ -150,7 +151,7 @@ class TraceAnalysis:
             raise UserError(f"{self.path}: no table {name}, expected one of {', '.join(self.names)}")
         return self._activity.rows[name]
 
-    def summary(self, name: str) -> list[dict[str, Any]]:
+    def summary(self, name: str) -> list[Row]:
         """Return `rows` in short, the largest `total_s` first: `phases` and `timeline` have means over steps."""
         return summarized(name, self.rows(name))
 

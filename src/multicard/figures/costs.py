@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -142,10 +141,7 @@ def _draw_job(axes: Axes, rows: pd.DataFrame, palette: Mapping[str, Colour], cou
     import seaborn as sns
 
     scale, unit = unit_for(rows["time_s"], HOURS)
-    if len(palette) > 1:
-        colouring: dict[str, Any] = {"hue": "_training", "hue_order": list(palette), "palette": list(palette.values())}
-    else:
-        colouring = {"color": next(iter(palette.values()))}
+    has_several_colours = len(palette) > 1
     sns.scatterplot(
         rows.assign(time_s=rows["time_s"] * scale),
         x="device_hours",
@@ -154,7 +150,10 @@ def _draw_job(axes: Axes, rows: pd.DataFrame, palette: Mapping[str, Colour], cou
         style_order=counts_in_words,
         s=60,
         ax=axes,
-        **colouring,
+        hue="_training" if has_several_colours else None,
+        hue_order=list(palette) if has_several_colours else None,
+        palette=list(palette.values()) if has_several_colours else None,
+        color=None if has_several_colours else next(iter(palette.values())),
     )
     remove_legend(axes)
     [marks] = axes.collections

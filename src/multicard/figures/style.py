@@ -58,7 +58,7 @@ def styled() -> Iterator[None]:
 
 
 def _parameters() -> dict[str, Any]:
-    """Return the parameters of Matplotlib that are set in addition to the seaborn styles."""
+    """Return Matplotlib's rcParams that are set in addition to the seaborn styles, by Matplotlib's names."""
     installed = {font.name for font in fontManager.ttflist}
     # Only one installed font is named, because Matplotlib would look for a missing font again for every text. Glyphs
     # that the font lacks come from DejaVu Sans, which is part of Matplotlib.

@@ -1,8 +1,8 @@
 """Draw where the time of each device goes: over the capture or all steps, and step by step."""
 
 import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -14,10 +14,12 @@ from multicard.analysis.runs.device_time import device_time
 from multicard.core.files import atomic_write
 from multicard.core.text import for_figure
 from multicard.core.units import show
+from multicard.core.values import Cell
 from multicard.figures.bars import draw_stacked_bars
 from multicard.figures.style import WIDTH_IN, Fill, Fills, legend_below, styled
 
-TimelineRows = list[dict[str, Any]]
+# Rows of the activity table `timeline`.
+TimelineRows = Sequence[Mapping[str, Cell]]
 
 MOST_DEVICES = 8  # number of devices that are drawn; further ones are left out
 # Number of bars in a panel of steps. If there are more steps, each bar is the mean of neighbouring steps.
