@@ -170,7 +170,9 @@ class Vision(Workload):
     def learning(self, values: Mapping[str, Any]) -> Row:
         """Return global batch size, precision, learning rate and, on GPUs, the setting of TF32.
 
-        The batch size is `distinct_samples_of_step`: where each rank iterates over all the data, that of one rank.
+        The batch size is `distinct_samples_of_step`: where each rank iterates over all the data, that of one rank. A
+        pass over the data then has as many steps as on one device with that batch, although the ranks, which shuffle
+        differently, average the gradients of more samples.
         """
         p = self.stated_in(values)
         names = ["precision", "tf32", "learning_rate"] if p.device == "cuda" else ["precision", "learning_rate"]
