@@ -313,3 +313,13 @@ def test_a_begin_whose_time_is_a_text_may_end_at_a_number(tmp_path: Path) -> Non
     path.write_text(json.dumps({"traceEvents": [begin, end]}))
     [row] = rows_of(path)["cuda_api"]
     assert row["total_s"] == pytest.approx(2.375e-6)
+
+
+def test_an_event_without_a_duration_is_read_alike_whatever_else_is_mistyped(tmp_path: Path) -> None:
+    call = event("cuda_runtime", "cudaLaunchKernel", 0, 0)
+    del call["dur"]
+    halves = [call | {"ph": "B"}, call | {"ph": "E", "ts": 3}]
+    sound = open_trace(trace_file(tmp_path / "t.json", halves))
+    assert sound.notices == ("t.json: 1 event put together from begin and end",)
+    mistyped = open_trace(trace_file(tmp_path / "t.json", [*halves, {"ph": "i", "name": "mark", "cat": ["no text"]}]))
+    assert mistyped.notices == sound.notices

@@ -139,18 +139,19 @@ def _events(entries: list[Any], findings: Findings) -> list[Event]:
 
 
 def _event(entry: dict[str, Any]) -> Event:
-    """Return an object of the file as an event. A field is None if it is missing, or has an unexpected type.
+    """Return an object of the file as an event. A field of an unexpected type is None.
 
-    If the arguments are missing, or have an unexpected type, they are `NO_ARGUMENTS`.
+    A missing field has the default value of `Event`, as if the text had been decoded into records. If the arguments are
+    missing, or have an unexpected type, they are `NO_ARGUMENTS`.
     """
     return Event(
         ph=_text(entry.get("ph")),
         cat=_text(entry.get("cat")),
-        name=scalar(entry.get("name")),
+        name=scalar(entry.get("name", "")),
         pid=scalar(entry.get("pid")),
         tid=scalar(entry.get("tid")),
         ts=scalar(entry.get("ts")),
-        dur=scalar(entry.get("dur")),
+        dur=scalar(entry.get("dur", 0)),
         args=_arguments(entry.get("args")),
     )
 
