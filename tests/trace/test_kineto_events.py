@@ -268,6 +268,10 @@ def test_gpus_are_those_that_ran_something(tmp_path: Path) -> None:
     assert idle.gpus == ("NVIDIA A100", "NVIDIA T4")
     unknown = open_trace(trace_file(tmp_path / "t.json", rank_events(70, 0), deviceProperties=[{"id": 0, "name": ""}]))
     assert (unknown.gpus, unknown.gpu_count, unknown.gpu_identities) == ((), 1, {})
+    nowhere = event("kernel", "gemm", 0, 1, device="gone", stream=7)
+    without_id = [{"name": "NVIDIA A100"}, {"id": 1, "name": "NVIDIA T4"}]
+    partly = open_trace(trace_file(tmp_path / "t.json", [*rank_events(70, 1), nowhere], deviceProperties=without_id))
+    assert partly.gpus == ("NVIDIA T4",)
     none = open_trace(trace_file(tmp_path / "t.json", rank_events(70, 0), deviceProperties=None))
     assert (none.gpus, none.gpu_count) == ((), None)
 

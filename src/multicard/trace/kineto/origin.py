@@ -2,7 +2,7 @@
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 from multicard.trace.kineto.document import Document
 from multicard.trace.kineto.findings import NO_RANK, Findings
@@ -13,6 +13,18 @@ _HANDLED = re.compile(r"(.+)_([0-9]+)\.[0-9]+\.pt\.trace\.json(?:\.gz)?")
 # A file of PyTorch before 2.4 states no base of its times, because they count from 1970. If the earliest time of such a
 # file is below this one, which is in 2001, its times count from a moment that is not known.
 _SURELY_SINCE_1970_NS = 10**18
+
+
+class _Gpu(NamedTuple):
+    """A GPU that a file lists.
+
+    `device`: its number; None if the file states no whole number. `name`: the name of its model, and `identity`: its
+    UUID; both are None if the file states none.
+    """
+
+    device: int | None
+    name: str | None
+    identity: str | None
 
 
 def rank(document: Document, findings: Findings) -> int | None:
@@ -27,36 +39,32 @@ def rank(document: Document, findings: Findings) -> int | None:
 def gpus(document: Document, used: set[int | None]) -> tuple[str, ...]:
     """Return the names of the GPU models that ran something, each once.
 
-    `used`: the numbers of the devices that ran something. If the file states no name for any of them, the names of all
-    GPUs that it lists are returned.
+    `used`: the numbers of the devices that ran something; None stands for an unknown device. If the file states no name
+    for any of the known ones, the names of all GPUs that it lists are returned.
     """
     # Dictionaries keep the order of the names, each once.
     names: dict[str, None] = {}
     used_names: dict[str, None] = {}
-    for properties in _devices(document):
-        name = properties.get("name")
-        if not isinstance(name, str) or not name:
+    for gpu in _gpus(document):
+        if gpu.name is None:
             continue
-        names[name] = None
-        device = whole(scalar(properties.get("id")))
-        if device in used:
-            used_names[name] = None
+        names[gpu.name] = None
+        if gpu.device is not None and gpu.device in used:
+            used_names[gpu.name] = None
     return tuple(used_names or names)
 
 
 def gpu_count(document: Document) -> int | None:
     """Return the number of GPUs that the process could see; None if the file lists no GPU."""
-    return len(_devices(document)) or None
+    return len(_gpus(document)) or None
 
 
 def gpu_identities(document: Document, process: int) -> dict[tuple[int, int], str]:
     """Return the identity of each GPU for which one was recorded, by process and device."""
     identities = {}
-    for properties in _devices(document):
-        device = whole(scalar(properties.get("id")))
-        identity = properties.get("uuid")
-        if device is not None and isinstance(identity, str) and identity:
-            identities[process, device] = identity
+    for gpu in _gpus(document):
+        if gpu.device is not None and gpu.identity is not None:
+            identities[process, gpu.device] = gpu.identity
     return identities
 
 
@@ -98,9 +106,23 @@ def _host(document: Document, path: Path, process: int) -> str | None:
     return None
 
 
-def _devices(document: Document) -> list[dict[str, Any]]:
-    """Return the properties of each GPU that the file lists."""
+def _gpus(document: Document) -> list[_Gpu]:
+    """Return the GPUs that the file lists; an entry that is no JSON object is left out."""
     listed = document.deviceProperties
     if not isinstance(listed, list):
         return []
-    return [properties for properties in listed if isinstance(properties, dict)]
+    gpus: list[_Gpu] = []
+    for properties in listed:
+        if isinstance(properties, dict):
+            gpu = _Gpu(
+                device=whole(scalar(properties.get("id"))),
+                name=_text(properties.get("name")),
+                identity=_text(properties.get("uuid")),
+            )
+            gpus.append(gpu)
+    return gpus
+
+
+def _text(value: object) -> str | None:
+    """Return a value of JSON if it is a text and not empty, else None."""
+    return value if isinstance(value, str) and value else None
