@@ -1,6 +1,5 @@
 """Statistics of millions of integers in groups. Totals are summed as integers, so they are exact."""
 
-from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -86,7 +85,7 @@ class Grouped:
     def __init__(self, code: Integers, values: Integers) -> None:
         """Take the values, and the group of each as a number from 0."""
         self._count = len(code)
-        self._pieces = defaultdict[int, list[Integers]](list)
+        self._pieces: dict[int, list[Integers]] = {}
 
         def sorted_block(start: int) -> tuple[Integers, Integers]:
             """Return the values of a block in the order of their groups, and how many each group has."""
@@ -101,7 +100,7 @@ class Grouped:
             ends = np.cumsum(counts)
             for group in np.flatnonzero(counts).tolist():
                 begin = ends[group] - counts[group]
-                self._pieces[group].append(ordered[begin : ends[group]])
+                self._pieces.setdefault(group, []).append(ordered[begin : ends[group]])
 
     def __len__(self) -> int:
         """Return the number of values."""
@@ -115,5 +114,5 @@ class Grouped:
         """Return all values of some groups; at least one of these groups must have values."""
         pieces: list[Integers] = []
         for group in groups:
-            pieces += self._pieces[group]
+            pieces += self._pieces.get(group, [])
         return np.concatenate(pieces)
