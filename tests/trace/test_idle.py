@@ -279,7 +279,9 @@ def test_the_function_of_each_cause_is_named() -> None:
         (
             HostActivity.OTHER,
             "cudaEventRecord cudaStreamWaitEvent cudaEventQuery cudaStreamIsCapturing cudaMemGetInfo cuInit "
-            "hipGetDevicePropertiesR0600 cudaFuncSetAttribute cudaGetDevice",
+            "hipGetDevicePropertiesR0600 cudaFuncSetAttribute cudaGetDevice "
+            # They enqueue a wait of the stream and return at once (CUDA Driver API, stream memory operations).
+            "cuStreamWaitValue32 cuStreamWaitValue32_v2 cuStreamWaitValue64_v2 hipStreamWaitValue32",
         ),
     ],
     ids=lambda value: value.name if isinstance(value, HostActivity) else "",

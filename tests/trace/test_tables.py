@@ -126,6 +126,18 @@ def test_timelines_and_shares_have_those_of_a_hand_count(capture: Path) -> None:
     assert shares["nccl"]["of"] == "time of all kernels on the device"
 
 
+def test_a_function_of_the_host_that_a_stream_calls_is_no_kernel_launch(tmp_path: Path) -> None:
+    # Calls of 1, 2 and 6 ms; the last launches a graph. Only the second hands a function of the host to a stream.
+    path = changed_export(
+        tmp_path / "t.sqlite",
+        "INSERT INTO StringIds VALUES (20, 'cudaLaunchHostFunc_v10000'), (21, 'cudaGraphLaunch_v10000')",
+        "UPDATE CUPTI_ACTIVITY_KIND_RUNTIME SET nameId = 20 WHERE correlationId = 1",
+        "UPDATE CUPTI_ACTIVITY_KIND_RUNTIME SET nameId = 21 WHERE correlationId = 2",
+    )
+    [ratio] = [row["ratio"] for row in rows_of(path)["shares"] if row["share"] == "kernel_launches"]
+    assert ratio == pytest.approx(7 / 9)
+
+
 def test_a_call_of_another_process_with_the_same_number_is_not_joined(tmp_path: Path) -> None:
     [row] = rows_of(nsys_export(tmp_path / "t.sqlite", other_calls=True))["launches"]
     assert (row["joined"], row["max_latency_s"]) == (2, pytest.approx(0.004))

@@ -15,7 +15,7 @@ class HostActivity(IntEnum):
     - LOADING_CODE: loads, links or unloads the code of kernels (modules, libraries), or looks up a kernel in it.
     - ALLOCATING: allocates, frees, registers or maps memory.
     - WAITING: waits in a synchronization, or in a copy that returns only when it is done.
-    - LAUNCHING: hands kernels, graphs, asynchronous copies or fills to the device.
+    - LAUNCHING: hands kernels, graphs, asynchronous copies, fills or functions of the host to a stream of the device.
     - OTHER: anything else.
 
     The numbers have no meaning. Where calls overlap, `host` decides which one counts.
@@ -30,7 +30,8 @@ class HostActivity(IntEnum):
 
 _PREFIX = r"(?:__)?(?:cuda|cu|hip)"
 # The first rule that matches the start of a function's name decides. So copies with "Async" in their name launch, and
-# all other copies wait. Fills (Memset) always launch.
+# all other copies wait. Fills (Memset) always launch. `cudaStreamWaitEvent` and `cuStreamWaitValue32` make a stream
+# wait, but not the host, so no rule matches them.
 _RULES: tuple[tuple[HostActivity, re.Pattern[str]], ...] = (
     (
         HostActivity.LOADING_CODE,
@@ -39,7 +40,7 @@ _RULES: tuple[tuple[HostActivity, re.Pattern[str]], ...] = (
             r"|RegisterFatBinary|FuncLoad)|zeModuleCreate|urProgram"
         ),
     ),
-    (HostActivity.WAITING, re.compile(r".*Synchronize|.*(?:EventWait|QueueFinish|StreamWaitValue)$")),
+    (HostActivity.WAITING, re.compile(r".*Synchronize|.*(?:EventWait|QueueFinish)$")),
     (
         HostActivity.LAUNCHING,
         re.compile(
@@ -58,10 +59,11 @@ _RULES: tuple[tuple[HostActivity, re.Pattern[str]], ...] = (
     ),
 )
 
-# These match the start of a function's name. `LAUNCH` matches functions that launch a kernel, a graph or a function of
-# the host, `KERNEL_LAUNCH` only those that launch a kernel, `GRAPH_LAUNCH` only those that launch a graph. They know
-# CUDA and HIP only, so no function of SYCL matches.
-LAUNCH = re.compile(rf"{_PREFIX}(?:Graph|Module|Ext|ExtModule)?Launch")
+# These match the start of a function's name. `LAUNCH` matches functions that launch a kernel or a graph, but not
+# `cudaLaunchHostFunc`, which hands a function of the host to a stream. `KERNEL_LAUNCH` matches only functions that
+# launch a kernel, `GRAPH_LAUNCH` only those that launch a graph. They know CUDA and HIP only, so no function of SYCL
+# matches.
+LAUNCH = re.compile(rf"{_PREFIX}(?:Graph|Module|Ext|ExtModule)?Launch(?!HostFunc)")
 KERNEL_LAUNCH = re.compile(rf"{_PREFIX}(?:Module|Ext|ExtModule)?Launch(?:Cooperative)?Kernel")
 GRAPH_LAUNCH = re.compile(rf"{_PREFIX}GraphLaunch")
 
