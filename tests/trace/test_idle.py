@@ -226,6 +226,13 @@ def test_the_first_launch_of_a_kernel_that_lasts_loads_its_code() -> None:
     # Where all launches last, as under a slow profiler, the first is no exception.
     slow = [(at * ms, at * ms + 600_000, "gemm") for at in range(10)]
     assert len(loading_launches(kernels_of(slow), OWNER)) == 0
+    # Calls that were not recorded show no length, so these of 600 µs stay the usual ones.
+    unrecorded = [(UNKNOWN, UNKNOWN, "gemm")] * 20
+    assert len(loading_launches(kernels_of([*slow, *unrecorded]), OWNER)) == 0
+    # Nor do calls that replay a graph.
+    with_graphs = kernels_of([*slow, *((at * ms, at * ms + 3_000, "in graph") for at in range(50, 70))])
+    with_graphs.arrays["by_graph"] = np.arange(30) >= 10
+    assert len(loading_launches(with_graphs, OWNER)) == 0
     # A program of one kernel has nothing to compare it with.
     assert loading_launches(kernels_of([(0, 575_000, "gemm")]), OWNER).tolist() == [[0, 575_000]]
 

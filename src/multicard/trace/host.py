@@ -24,6 +24,7 @@ from multicard.trace.intervals import (
     together,
     union,
 )
+from multicard.trace.launches import UNKNOWN
 from multicard.trace.model import Integers
 from multicard.trace.steps import Marks
 
@@ -45,7 +46,8 @@ PAUSE_FACTOR = 100
 # A launching call may load the code of its kernel first, as CUDA does by default since 12.2 ("lazy loading", CUDA C++
 # Programming Guide). Such a call takes from a tenth of a millisecond to seconds, and other launching calls take
 # microseconds. So it must last at least `LOADING_LAUNCH_NS` nanoseconds, and at least `LOADING_LAUNCH_FACTOR` times the
-# median of other launching calls. The median is taken over a sample of at most `USUAL_LAUNCH_SAMPLE` kernels.
+# median of other launching calls that were recorded and launch a single kernel. The median is taken over a sample of at
+# most `USUAL_LAUNCH_SAMPLE` kernels.
 LOADING_LAUNCH_NS = 100_000
 LOADING_LAUNCH_FACTOR = 10
 # The name that stands for the function of such a call.
@@ -278,18 +280,21 @@ def _loading_launches_of_device(kernels: Events, location: Location) -> Interval
     returned = kernels.array_at("returned", location)
     # Both times of a call that was not recorded are `UNKNOWN`, so its length is 0.
     call_length = np.where(returned > call, returned - call, 0)
+    # The calls whose lengths show how long a launch usually takes.
+    is_usual = call != UNKNOWN
     if "by_graph" in kernels.arrays:
         # A call that replays a graph launches all of its kernels, so it may take long without loading code.
-        call_length[kernels.array_at("by_graph", location)] = 0
+        by_graph = kernels.array_at("by_graph", location)
+        call_length[by_graph] = 0
+        is_usual &= ~by_graph
     long_launches = np.flatnonzero(call_length >= LOADING_LAUNCH_NS)
     if not len(long_launches):
         return NOTHING
     first_launches = _first_of_name(kernels, location, long_launches)
-    is_repeated = np.ones(len(call_length), bool)
-    is_repeated[first_launches] = False
-    sample = slice(None, None, len(call_length) // USUAL_LAUNCH_SAMPLE + 1)
-    repeated_lengths = call_length[sample][is_repeated[sample]]
-    usual_length = np.median(repeated_lengths) if len(repeated_lengths) else 0
+    is_usual[first_launches] = False
+    usual_launches = np.flatnonzero(is_usual)
+    sample = usual_launches[:: len(usual_launches) // USUAL_LAUNCH_SAMPLE + 1]
+    usual_length = np.median(call_length.take(sample)) if len(sample) else 0
     is_outstanding = call_length.take(first_launches) >= LOADING_LAUNCH_FACTOR * usual_length
     loading_launches = first_launches[is_outstanding]
     return union(call.take(loading_launches), returned.take(loading_launches))
