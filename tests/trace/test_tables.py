@@ -138,6 +138,18 @@ def test_a_function_of_the_host_that_a_stream_calls_is_no_kernel_launch(tmp_path
     assert ratio == pytest.approx(7 / 9)
 
 
+def test_copies_between_the_host_and_arrays_have_host_memory(tmp_path: Path) -> None:
+    # CUpti_ActivityMemcpyKind: 3 is a copy from the host to an array, 4 one from an array to the host.
+    # CUpti_ActivityMemoryKind as nsys lists it: 3 is an array.
+    path = changed_export(
+        tmp_path / "t.sqlite",
+        "UPDATE CUPTI_ACTIVITY_KIND_MEMCPY SET copyKind = 3, dstKind = 3 WHERE bytes = 100",
+        "UPDATE CUPTI_ACTIVITY_KIND_MEMCPY SET copyKind = 4, srcKind = 3, dstKind = 1 WHERE bytes = 300",
+    )
+    copies = {(row["operation"], row["host_memory"]): row["bytes"] for row in rows_of(path)["memory_operations"]}
+    assert copies == {("host_to_device", "pageable"): 100, ("device_to_host", "pinned"): 300, ("memset", None): 64}
+
+
 def test_a_call_of_another_process_with_the_same_number_is_not_joined(tmp_path: Path) -> None:
     [row] = rows_of(nsys_export(tmp_path / "t.sqlite", other_calls=True))["launches"]
     assert (row["joined"], row["max_latency_s"]) == (2, pytest.approx(0.004))

@@ -12,14 +12,15 @@ Identity = TypeVar("Identity", int, Integers)
 # has a row of its own.
 API_CLASSES: Mapping[int | None, str] = {0: "runtime", 1: "driver", 67: "backtrace"}
 
-# copyKind, as ENUM_CUDA_MEMCPY_OPER of an export lists it; arrays count as device memory.
-HOST_TO_DEVICE = 1
-DEVICE_TO_HOST = 2
+# copyKind, as ENUM_CUDA_MEMCPY_OPER of an export lists it. Arrays count as device memory. So the second number of each
+# pair, a copy between the host and an array, counts as a copy between host and device.
+HOST_TO_DEVICE = (1, 3)
+DEVICE_TO_HOST = (2, 4)
 # Not a copyKind of an export. It stands for the operation of all rows in the table of fills, which has no such column.
 MEMSET = -1
 COPY_KINDS: Mapping[int | None, str] = {
-    **dict.fromkeys((HOST_TO_DEVICE, 3), "host_to_device"),
-    **dict.fromkeys((DEVICE_TO_HOST, 4), "device_to_host"),
+    **dict.fromkeys(HOST_TO_DEVICE, "host_to_device"),
+    **dict.fromkeys(DEVICE_TO_HOST, "device_to_host"),
     **dict.fromkeys((5, 6, 7, 8), "device_to_device"),
     9: "host_to_host",
     10: "peer_to_peer",
@@ -96,12 +97,12 @@ REQUIRED_COLUMNS = {
 def host_memory(copy_kind: int | None, source: int | None, target: int | None) -> str | None:
     """Return the kind of host memory of a copy, "pageable" or "pinned", from its copyKind, srcKind and dstKind.
 
-    Return None if the copyKind is neither `HOST_TO_DEVICE` nor `DEVICE_TO_HOST`, or the kind of the host memory is
+    Return None if the copyKind is in neither `HOST_TO_DEVICE` nor `DEVICE_TO_HOST`, or the kind of the host memory is
     another one or was not recorded.
     """
-    if copy_kind == HOST_TO_DEVICE:
+    if copy_kind in HOST_TO_DEVICE:
         return _HOST_MEMORY.get(source)
-    if copy_kind == DEVICE_TO_HOST:
+    if copy_kind in DEVICE_TO_HOST:
         return _HOST_MEMORY.get(target)
     return None
 
