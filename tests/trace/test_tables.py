@@ -150,6 +150,18 @@ def test_copies_between_the_host_and_arrays_have_host_memory(tmp_path: Path) -> 
     assert copies == {("host_to_device", "pageable"): 100, ("device_to_host", "pinned"): 300, ("memset", None): 64}
 
 
+def test_a_bandwidth_is_that_of_the_copies_whose_size_is_known(tmp_path: Path) -> None:
+    # Of two copies of pinned memory, the one of 2 ms has 300 bytes, and the size of the one of 1 ms is not known.
+    path = changed_export(
+        tmp_path / "t.sqlite",
+        "UPDATE CUPTI_ACTIVITY_KIND_MEMCPY SET srcKind = 1",
+        "UPDATE CUPTI_ACTIVITY_KIND_MEMCPY SET bytes = NULL WHERE bytes = 100",
+    )
+    [copies] = [row for row in rows_of(path)["memory_operations"] if row["operation"] == "host_to_device"]
+    assert (copies["calls"], copies["bytes"]) == (2, 300)
+    assert copies["bandwidth_bytes_per_s"] == pytest.approx(300 / 0.002)
+
+
 def test_a_call_of_another_process_with_the_same_number_is_not_joined(tmp_path: Path) -> None:
     [row] = rows_of(nsys_export(tmp_path / "t.sqlite", other_calls=True))["launches"]
     assert (row["joined"], row["max_latency_s"]) == (2, pytest.approx(0.004))

@@ -197,23 +197,30 @@ def memory_operations(capture: CapturedEvents) -> Rows:
     """Return a row for each device, operation and kind of host memory: the times and bytes of copies and fills.
 
     The columns of bytes are empty if no size of the row's operations was recorded. The bandwidth is the sum of the
-    recorded sizes divided by the total time of all operations of the row; it is None if that time is 0.
+    recorded sizes divided by the total time of those operations whose size was recorded; it is None if that time is 0.
     """
     memory = capture.required("memory")
     fields = ("device", "operation", "host_memory")
     keys = memory.group_fields("process", *fields)
     has_size = memory.arrays["bytes"] >= 0
-    sizes = Grouped(memory.code[has_size], memory.arrays["bytes"][has_size])
+    codes_with_size = memory.code[has_size]
+    sizes = Grouped(codes_with_size, memory.arrays["bytes"][has_size])
     size_of_key = dict(_summed(sizes, memory, keys))
+    durations_with_size = memory.durations
+    if not has_size.all():
+        durations_with_size = Grouped(codes_with_size, memory.arrays["duration"][has_size])
+    time_of_key = dict(_summed(durations_with_size, memory, keys))
     rows = _sorted_rows(_summed(memory.durations, memory, keys), *fields)
     for row in rows:
-        size = size_of_key.get(tuple(row[name] for name in ("trace", "process", *fields)))
+        row_key = tuple(row[name] for name in ("trace", "process", *fields))
+        size = size_of_key.get(row_key)
         if size is None:
             continue
         row["bytes"] = size.total
         for name in SIZE_STATISTICS:
             row[f"{name}_bytes"] = getattr(size, name)
-        row["bandwidth_bytes_per_s"] = size.total / row["total_s"] if row["total_s"] > 0 else None
+        seconds = time_of_key[row_key].total / 1e9
+        row["bandwidth_bytes_per_s"] = size.total / seconds if seconds > 0 else None
     return rows
 
 

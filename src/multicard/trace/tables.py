@@ -273,7 +273,8 @@ ACTIVITIES: dict[str, Activity] = {
         ("memory",),
         ("device", "operation", "host_memory", *_STATISTICS, *_SIZES),
         table_rows.memory_operations,
-        "Time on the device and bytes moved, per direction and kind of host memory; bandwidth is bytes by total time.",
+        "Time on the device and bytes moved, per direction and kind of host memory; bandwidth is bytes by the time "
+        "of the operations whose bytes are known.",
     ),
     "cuda_graphs": _sums(
         "graphs",
