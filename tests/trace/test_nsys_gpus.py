@@ -48,5 +48,7 @@ def test_old_exports_tell_less(tmp_path: Path) -> None:
     )
     assert (trace.gpus, trace.gpu_count) == (("Tesla T4",), 2)
     assert len(set(trace.gpu_identities.values())) == 2
+    nameless = read(export(tmp_path / "c.sqlite", [(3,), (4,)], "id INT"))
+    assert (nameless.gpus, nameless.gpu_count, nameless.gpu_identities) == ((), None, {})
     bare = read(nsys_export(tmp_path / "b.sqlite"))
     assert (bare.gpus, bare.gpu_count, bare.gpu_identities) == ((), None, {})

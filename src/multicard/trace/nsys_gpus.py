@@ -13,7 +13,7 @@ class Gpus:
     """The GPUs of an export that can run CUDA.
 
     `names`: the distinct names of the GPUs that the traced processes used; those of all GPUs if the export does not
-    state which ones they used. `gpu_count`: the number of GPUs of the machine; None if the export has no table of them.
+    state which ones they used. `gpu_count`: the number of GPUs of the machine; None if the export does not list them.
     `identities`: a text that identifies the physical GPU, by process id and number of the device in that process.
     """
 
@@ -46,7 +46,8 @@ def gpus_of(database: SqliteFile) -> Gpus:
     are software. Exports from schema 3.17 on also have TARGET_INFO_CUDA_DEVICE, which links the devices of processes to
     these adapters.
     """
-    gpus = _read_gpus(database)
+    listed = _read_gpus(database)
+    gpus = listed or {}
     identities = {}
     used_names = set()
     for device in _read_devices(database):
@@ -55,15 +56,15 @@ def gpus_of(database: SqliteFile) -> Gpus:
             identities[device.process, device.number] = gpu.identity
             used_names.add(gpu.name)
     names = used_names or {gpu.name for gpu in gpus.values()}
-    gpu_count = len(gpus) if "TARGET_INFO_GPU" in database.tables else None
+    gpu_count = None if listed is None else len(listed)
     return Gpus(tuple(sorted(names - {""})), gpu_count, identities)
 
 
-def _read_gpus(database: SqliteFile) -> dict[int, _Gpu]:
-    """Return the GPUs that can run CUDA, by their number in the export."""
+def _read_gpus(database: SqliteFile) -> dict[int, _Gpu] | None:
+    """Return the GPUs that can run CUDA, by their number in the export; None if it does not list their names."""
     columns = database.tables.get("TARGET_INFO_GPU", set())
     if not {"id", "name"} <= columns:
-        return {}
+        return None
     # `smCount` and `computeMajor` are 0 for an adapter that cannot run CUDA. If the table has neither column, all
     # adapters count.
     abilities = sorted({"smCount", "computeMajor"} & columns)
