@@ -124,3 +124,16 @@ def test_two_captures_of_one_rank_are_said(tmp_path: Path) -> None:
     paths = [kineto_trace(tmp_path / f"{number}.json") for number in range(2)]
     found = activity_tables([open_trace(path) for path in paths], scope=STEPS)
     assert "rank 1 is in 2 traces: captures of one rank count as GPUs of their own" in found.warnings
+
+
+def test_kernels_of_one_process_that_end_too_early_do_not_hide_those_that_another_lacks(tmp_path: Path) -> None:
+    path = make_trace(tmp_path / "t.sqlite", *[Process(STEP_TIMES, KERNELS)] * 2)
+    last_5 = f"start > {30 * MS}"  # of 20 kernels, which begin every 2 ms
+    change(
+        path,
+        f"DELETE FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE {last_5} AND globalPid = {global_id(PID)}",
+        f"UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET end = start - 1 WHERE {last_5} AND globalPid = {global_id(PID + 1)}",
+    )
+    found = tables(path)
+    assert found.warnings == (f"t: process {PID}: 5 of 20 kernel launches have no kernel",)
+    assert found.notices[0] == "t: 5 kernels end before they begin, left out"

@@ -267,10 +267,9 @@ class CapturedEvents:
         """Add a warning if the share of a process's launches without a kernel is above `MISSING_KERNELS_SHARE`."""
         trace, process = owner
         missing = counts.without_kernel
-        # Kernels that end before they begin were left out, but they were recorded, so they are not missing. Their
-        # number is known for the whole trace only.
+        # Kernels that end before they begin were left out, but they were recorded, so they are not missing.
         if self.kernels is not None:
-            missing -= self.kernels.left_out.get(trace, 0)
+            missing -= self.kernels.left_out.get(owner, 0)
         if missing <= MISSING_KERNELS_SHARE * counts.launches:
             return
         name = self.traces[trace].name

@@ -12,7 +12,7 @@ import numpy as np
 from multicard.core.system import in_parallel
 from multicard.core.text import counted, listed
 from multicard.trace.api_names import call_name
-from multicard.trace.events import Events, Location
+from multicard.trace.events import Events, Location, Owner
 from multicard.trace.model import KINDS, BatchReader, EventSource, Integers, Trace
 
 
@@ -25,7 +25,8 @@ def collect(
     by default all columns of the kind; fewer columns make fewer groups, and take less time.
 
     If "start" is among the numbers, events are sorted by location; else all events have the location (). If "duration"
-    is among the numbers, events of a negative duration, which broken captures hold, are left out and counted.
+    is among the numbers, events of a negative duration, which broken captures hold, are left out and counted by
+    process. Then "process" must be among the groups.
     """
     fields = tuple(groups or KINDS[kind].groups)
     numbers = tuple(numbers)
@@ -39,12 +40,10 @@ def collect(
     # First, read every part. Its events keep the order in which the trace holds them.
     jobs = [_Job(trace_number, reader) for trace_number, source in sources.items() for reader in source.parts]
     parts = in_parallel(partial(_read, numbers), jobs)
-    left_out = Counter[int]()
-    for part in parts:
-        left_out[part.trace] += part.left_out
 
     # Second, split every part by location. A source can describe all of its groups only after it was read completely.
     layout = _layout(kind, fields, sources, has_locations="start" in numbers)
+    left_out = _left_out_by_process(parts, layout, fields)
     divided = in_parallel(layout.divide, parts)
     # What was read is freed before the arrays are joined.
     parts.clear()
@@ -55,7 +54,7 @@ def collect(
         code=code,
         arrays=dict(zip(numbers, arrays, strict=True)),
         locations=layout.slices(divided),
-        left_out={trace_number: count for trace_number, count in left_out.items() if count},
+        left_out=left_out,
     )
 
 
@@ -77,14 +76,14 @@ class _Job:
 
 @dataclass(frozen=True)
 class _Part:
-    """The events that a `_Job` read, and the number of those that it left out for their negative duration.
+    """The events that a `_Job` read, and the number of those that it left out for their negative duration, by code.
 
-    The codes in `pieces` are those of the trace, which numbers its groups from 0.
+    The codes are those of the trace, which numbers its groups from 0.
     """
 
     trace: int
     pieces: _Pieces
-    left_out: int
+    left_out: Counter[int]
 
 
 @dataclass(frozen=True)
@@ -99,7 +98,7 @@ class _Layout:
 
     >>> groups = [(0, 7, 0, "a"), (0, 7, 1, "b"), (0, 7, 0, "c")]
     >>> layout = _Layout(groups, {0: 0}, locations=[(0, 7, 0), (0, 7, 1)], location_of_code=np.array([0, 1, 0]))
-    >>> part = _Part(trace=0, pieces={"code": [np.array([1, 0, 2])], "start": [np.array([10, 20, 30])]}, left_out=0)
+    >>> part = _Part(0, {"code": [np.array([1, 0, 2])], "start": [np.array([10, 20, 30])]}, Counter())
     >>> on_first, on_second = layout.divide(part)
     >>> on_first["start"][0].tolist(), on_second["start"][0].tolist()
     ([20, 30], [10])
@@ -210,14 +209,14 @@ def _consecutive_slices(lengths: Iterable[int]) -> list[slice]:
 def _read(numbers: tuple[str, ...], job: _Job) -> _Part:
     """Read a part of a trace into narrow arrays."""
     pieces: _Pieces = {name: [] for name in (_CODE, *numbers)}
-    left_out = 0
+    left_out = Counter[int]()
     for batch in job.read():
         arrays = {_CODE: _narrow_code(batch.group)}
         for name in numbers:
             arrays[name] = _narrow(batch.numbers[name])
         if "duration" in numbers:
-            arrays, reversed_count = _without_reversed(arrays)
-            left_out += reversed_count
+            arrays, reversed_codes = _without_reversed(arrays)
+            left_out.update(reversed_codes)
         for name, values in arrays.items():
             pieces[name].append(values)
     # `_Layout.divide` needs whole arrays. Without starts there is only one location, so nothing is divided.
@@ -226,15 +225,27 @@ def _read(numbers: tuple[str, ...], job: _Job) -> _Part:
     return _Part(job.trace, pieces, left_out)
 
 
-def _without_reversed(arrays: dict[str, Integers]) -> tuple[dict[str, Integers], int]:
-    """Return the arrays of a batch without events of a negative duration, and the number of events left out."""
+def _without_reversed(arrays: dict[str, Integers]) -> tuple[dict[str, Integers], list[int]]:
+    """Return the arrays of a batch without events of a negative duration, and the code of each event left out."""
     durations = arrays["duration"]
     # `_narrow` made durations unsigned unless one of them is negative, or too long for 32 bits.
     if durations.dtype == np.uint32 or not len(durations) or durations.min() >= 0:
-        return arrays, 0
-    kept = np.flatnonzero(durations >= 0)
+        return arrays, []
+    is_reversed = durations < 0
+    kept = np.flatnonzero(~is_reversed)
     kept_arrays = {name: values.take(kept) for name, values in arrays.items()}
-    return kept_arrays, len(durations) - len(kept)
+    return kept_arrays, arrays[_CODE][is_reversed].tolist()
+
+
+def _left_out_by_process(parts: Iterable[_Part], layout: _Layout, fields: tuple[str, ...]) -> dict[Owner, int]:
+    """Return the number of events that the parts left out, by trace and process; processes without any are left out."""
+    left_out = Counter[Owner]()
+    for part in parts:
+        for code, count in part.left_out.items():
+            trace, *values = layout.groups[layout.first_code[part.trace] + code]
+            process = values[fields.index("process")]
+            left_out[trace, process] += count
+    return dict(left_out)
 
 
 def _narrow_code(code: Integers) -> Integers:
@@ -292,7 +303,8 @@ def left_out_notices(traces: Sequence[Trace], events: Mapping[str, Events | None
         phrases: list[str] = []
         total = 0
         for event_kind, recorded in events.items():
-            count = 0 if recorded is None else recorded.left_out.get(trace_number, 0)
+            left_out = {} if recorded is None else recorded.left_out
+            count = sum(count for (trace_of_count, _), count in left_out.items() if trace_of_count == trace_number)
             if count:
                 phrases.append(counted(count, _NAMES[event_kind]))
                 total += count

@@ -29,8 +29,8 @@ class Events:
     An event is a position in `code` and in each array of `arrays`. `arrays` holds the numbers that `collect` was asked
     for, as uint32 where all of them fit. `code` is the code of the event's group. `groups` has, by code, the trace and
     then the values of `fields`. Events of one location lie side by side, in the order in which they were recorded, in
-    the slice that `locations` has for it. `left_out` has, by trace, the number of events that end before they begin;
-    these are not among the events here.
+    the slice that `locations` has for it. `left_out` has, by trace and process, the number of events that end
+    before they begin; these are not among the events here.
 
     >>> kernels = Events(
     ...     fields=("process", "device", "name"),
@@ -49,7 +49,7 @@ class Events:
     code: Integers
     arrays: dict[str, Integers]
     locations: dict[Location, slice]
-    left_out: dict[int, int] = dataclass_field(default_factory=dict)
+    left_out: dict[Owner, int] = dataclass_field(default_factory=dict)
 
     def where(self, keep: npt.NDArray[np.bool_]) -> "Events":
         """Return the events for which `keep` is True, without groups and locations that lose all of their events."""
