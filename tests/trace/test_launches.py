@@ -126,6 +126,16 @@ def test_two_captures_of_one_rank_are_said(tmp_path: Path) -> None:
     assert "rank 1 is in 2 traces: captures of one rank count as GPUs of their own" in found.warnings
 
 
+def test_two_processes_of_one_rank_in_one_trace_are_said(tmp_path: Path) -> None:
+    trace = open_trace(make_trace(tmp_path / "t.sqlite", *[Process(STEP_TIMES, KERNELS)] * 2))
+    trace.ranks = {PID: 3, PID + 1: 3}
+    assert activity_tables([trace]).warnings == (
+        "rank 3 is in 2 processes, each of which counts as a rank of its own",
+    )  # fmt: skip
+    trace.ranks = {PID: 3, PID + 1: 4}
+    assert activity_tables([trace]).warnings == ()
+
+
 def test_kernels_of_one_process_that_end_too_early_do_not_hide_those_that_another_lacks(tmp_path: Path) -> None:
     path = make_trace(tmp_path / "t.sqlite", *[Process(STEP_TIMES, KERNELS)] * 2)
     last_5 = f"start > {30 * MS}"  # of 20 kernels, which begin every 2 ms

@@ -3,7 +3,6 @@
 Events on devices are also joined with the calls that launched them, and collectives are matched between ranks.
 """
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 
@@ -239,15 +238,22 @@ class CapturedEvents:
     def _repeated_ranks(self) -> list[str]:
         """Return a line for each rank that belongs to more than one process with work on devices.
 
-        Such processes are usually in several traces.
+        Such processes are usually in several traces. If they are all in one, the line counts processes instead.
         """
-        owners = {location[:2] for location in self.locations() if len(location) > 1}
-        ranks = Counter(self.traces[trace].ranks.get(process) for trace, process in owners)
-        return [
-            f"rank {rank} is in {count} traces: captures of one rank count as GPUs of their own"
-            for rank, count in ranks.items()
-            if rank is not None and count > 1
-        ]
+        owners = {location[:2]: None for location in self.locations() if len(location) > 1}
+        traces_of_rank: dict[int, list[int]] = {}
+        for trace, process in owners:
+            rank = self.traces[trace].ranks.get(process)
+            if rank is not None:
+                traces_of_rank.setdefault(rank, []).append(trace)
+        lines: list[str] = []
+        for rank, traces in traces_of_rank.items():
+            trace_count = len(set(traces))
+            if trace_count > 1:
+                lines.append(f"rank {rank} is in {trace_count} traces: captures of one rank count as GPUs of their own")
+            elif len(traces) > 1:
+                lines.append(f"rank {rank} is in {len(traces)} processes, each of which counts as a rank of its own")
+        return lines
 
     def _join(self, api: Events) -> None:
         """Join what ran on devices with the calls that launched it, and add warnings where these do not fit together.
