@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from captures import KernelTimes, Process, make_trace
 from multicard import read_trace
 from multicard.core.errors import UserError
 from multicard.trace.perfetto import lanes_of
@@ -113,6 +114,22 @@ def test_slices_that_overlap_without_nesting_are_put_on_lanes() -> None:
         for ((_, end), lane), ((start, last), other) in combinations(zip(slices, lanes, strict=True), 2):
             assert lane != other or end <= start or last <= end, "one begins after the other ends, or lies in it"
     assert lanes_of([0, 1, 2], [9, 8, 3]) == [0, 0, 0]
+
+
+def test_the_same_events_in_another_order_give_the_same_file(tmp_path: Path) -> None:
+    # Three kernels, each on a stream of its own. The second stream is that of the first thread.
+    kernels: list[KernelTimes] = [(0, 1, 2, "gemm"), (2, 3, 4, "relu"), (4, 5, 6, "copy")]
+    lanes = {"gemm": (11, 3), "relu": (9, 1), "copy": (10, 2)}
+    files = []
+    for name, order in (("a", kernels), ("b", kernels[::-1])):
+        trace = make_trace(tmp_path / f"{name}.sqlite", Process([(0, 10)], order), lanes=lanes)
+        files.append(tmp_path / f"{name}.json.gz")
+        read_trace(trace, tables=["shares"]).write_perfetto(files[-1])
+    first, second = (file.read_bytes() for file in files)
+    assert first == second
+    events = json.loads(gzip.decompress(first))["traceEvents"]
+    names = [event["args"]["name"] for event in events if event["name"] == "thread_name"]
+    assert [name for name in names if "kernels" in name] == [f"stream {stream}: kernels" for stream in (9, 10, 11)]
 
 
 def test_nothing_is_left_where_nothing_can_be_written(tmp_path: Path) -> None:

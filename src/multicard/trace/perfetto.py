@@ -8,10 +8,9 @@ import gzip
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -25,7 +24,8 @@ from multicard.trace.kernel_classes import kernel_class
 from multicard.trace.model import Integers, Trace
 from multicard.trace.steps import Marks
 
-SLICES = ("ranges", "api", "kernels", "memory")
+ON_DEVICE = ("kernels", "memory")
+SLICES = ("ranges", "api", *ON_DEVICE)
 
 
 def write_perfetto(traces: Sequence[Trace], out: Path) -> None:
@@ -50,13 +50,22 @@ def write_perfetto(traces: Sequence[Trace], out: Path) -> None:
         calls = events["api"]
         is_call = calls.mask(api != "backtrace" for api in calls.group_field("api"))
         events["api"] = calls.where(is_call)
-    open_file = partial(gzip.open, compresslevel=4) if out.suffix == ".gz" else open
-    with atomic_write(out) as temporary, open_file(temporary, "wb") as file:
-        separator = b'{"displayTimeUnit":"ns","traceEvents":[\n'
-        for line in _Timeline(traces, events).lines():
-            file.write(separator + line.encode())
-            separator = b",\n"
-        file.write(b"\n]}\n")
+    with atomic_write(out) as temporary, temporary.open("wb") as file:
+        if out.suffix == ".gz":
+            # Without a name and a time, the same capture always gives the same bytes.
+            with gzip.GzipFile(filename="", mode="wb", compresslevel=4, fileobj=file, mtime=0) as compressed:
+                _write(compressed, traces, events)
+        else:
+            _write(file, traces, events)
+
+
+def _write(file: BinaryIO | gzip.GzipFile, traces: Sequence[Trace], events: Mapping[str, Events]) -> None:
+    """Write the JSON of a capture."""
+    separator = b'{"displayTimeUnit":"ns","traceEvents":[\n'
+    for line in _Timeline(traces, events).lines():
+        file.write(separator + line.encode())
+        separator = b",\n"
+    file.write(b"\n]}\n")
 
 
 def lanes_of(starts: Sequence[int], ends: Sequence[int]) -> list[int]:
@@ -125,12 +134,31 @@ class _Track(NamedTuple):
     name: str
 
 
+class _Place(NamedTuple):
+    """Where slices of one group lie; these numbers decide their track.
+
+    `device`: None for slices of the host, and where the device is unknown. `line`: the number of the thread on the host
+    or of the stream on the device; None if it was not recorded.
+    """
+
+    trace: int
+    process: int | None
+    device: int | None
+    line: int | None
+
+    @property
+    def order(self) -> tuple[tuple[bool, int], ...]:
+        """Order by these numbers, from the first to the last; None comes after all numbers."""
+        return tuple((number is None, number or 0) for number in self)
+
+
 class _Label(NamedTuple):
     """How slices of one group are shown; `track` is the name of their track."""
 
+    place: _Place
     category: str
     name: str
-    arguments: Mapping[str, Any]
+    arguments: Mapping[str, str | None]
     track: str
 
 
@@ -160,11 +188,14 @@ class _Slices(NamedTuple):
     end: Integers
 
 
-def _ordered_slices(events: Events, groups: Sequence[_Group], tracks: Sequence[_Track]) -> _Slices:
-    """Return events as slices, track by track."""
+def _ordered_slices(events: Events, groups: Mapping[int, _Group], tracks: Sequence[_Track]) -> _Slices:
+    """Return events as slices, track by track; `groups` is by code."""
     index_of_track = {track: index for index, track in enumerate(tracks)}
-    track_of_code = np.array([index_of_track[group.track] for group in groups], np.int64)
-    origin_of_code = np.array([group.origin for group in groups], np.int64)
+    track_of_code = np.zeros(len(groups), np.int64)
+    origin_of_code = np.zeros(len(groups), np.int64)
+    for code, group in groups.items():
+        track_of_code[code] = index_of_track[group.track]
+        origin_of_code[code] = group.origin
     track = track_of_code[events.code]
     start = events.arrays["start"].astype(np.int64) - origin_of_code[events.code]
     end = start + events.arrays["duration"].astype(np.int64)
@@ -221,7 +252,7 @@ class _Timeline:
     def _slices(self, event_kind: str, events: Events) -> Iterator[str]:
         """Yield the events of a kind as slices, track by track."""
         groups = self._groups(event_kind, events)
-        tracks = list(dict.fromkeys(group.track for group in groups))
+        tracks = list(dict.fromkeys(group.track for group in groups.values()))
         slices = _ordered_slices(events, groups, tracks)
         tids: list[int] = []
         for (pid, name), part in zip(tracks, _parts(slices.track, len(tracks)), strict=True):
@@ -236,24 +267,23 @@ class _Timeline:
             times = f'"ts":{_microseconds(start)},"dur":{_microseconds(duration)}'
             yield f"{group.head}{tid},{times}{group.tail}"
 
-    def _groups(self, event_kind: str, events: Events) -> list[_Group]:
-        """Return what the slices of each group have in common, by code."""
-        calls = ""
-        if event_kind == "api":
-            calls = f"{api_name(events.group_field('name'))} calls"
-        groups: list[_Group] = []
-        for (trace, *_), fields in zip(events.groups, events.group_dicts(), strict=True):
-            label = _label(event_kind, fields, calls)
-            device = str(fields["device"]) if "device" in fields else ""
-            pid = self._process(trace, fields["process"], device)
+    def _groups(self, event_kind: str, events: Events) -> dict[int, _Group]:
+        """Return what the slices of each group have in common, by code, in the order of their places."""
+        labels = _labels(event_kind, events)
+        groups: dict[int, _Group] = {}
+        # Processes are numbered in the order in which they are named. The order of codes is that in which threads read
+        # the events, so it differs from one time to the next.
+        for code in sorted(range(len(labels)), key=lambda code: labels[code].place.order):
+            label = labels[code]
+            trace, process, device, _ = label.place
+            pid = self._process(trace, process, str(device) if event_kind in ON_DEVICE else "")
             arguments = {name: value for name, value in label.arguments.items() if value is not None}
-            group = _Group(
+            groups[code] = _Group(
                 track=_Track(pid, label.track),
                 origin=self._origins[trace],
                 head=f'{{"ph":"X","cat":"{label.category}","name":{_text(label.name)},"pid":{pid},"tid":',
                 tail=f',"args":{json.dumps(arguments)}}}' if arguments else "}",
             )
-            groups.append(group)
         return groups
 
 
@@ -281,27 +311,61 @@ def _origins(traces: Sequence[Trace], events: Mapping[str, Events]) -> list[int]
     return origins
 
 
-def _label(event_kind: str, fields: Mapping[str, Any], calls: str) -> _Label:
-    """Return how slices of a group with these fields are shown.
-
-    `calls`: the name of tracks of API calls, such as "CUDA calls", which follows the name of the thread.
-    """
-    name = fields["name"] if "name" in fields else fields["operation"]
+def _labels(event_kind: str, events: Events) -> list[_Label]:
+    """Return how the slices of each group of events of one of the kinds `SLICES` are shown, by code."""
     if event_kind == "ranges":
-        return _Label("range", name, {"domain": fields["domain"]}, f"{_thread(fields)}: ranges")
+        return _range_labels(events)
     if event_kind == "api":
-        return _Label("cuda_api", name, {"api": fields["api"]}, f"{_thread(fields)}: {calls}")
-    stream = "" if fields["stream"] is None else f"stream {fields['stream']}: "
-    if event_kind == "memory":
-        return _Label("memory", name, {"host_memory": fields["host_memory"]}, f"{stream}memory operations")
-    class_name = kernel_class(name)
-    category = "collective" if class_name == "communication" else "kernel"
-    return _Label(category, name, {"class": class_name}, f"{stream}kernels")
+        return _call_labels(events)
+    if event_kind == "kernels":
+        return _kernel_labels(events)
+    return _memory_labels(events)
 
 
-def _thread(fields: Mapping[str, Any]) -> str:
-    thread = fields["thread"]
+def _range_labels(ranges: Events) -> list[_Label]:
+    labels: list[_Label] = []
+    for trace, process, domain, name, thread in ranges.group_fields("process", "domain", "name", "thread"):
+        place = _Place(trace, process, None, thread)
+        labels.append(_Label(place, "range", name, {"domain": domain}, f"{_thread(thread)}: ranges"))
+    return labels
+
+
+def _call_labels(calls: Events) -> list[_Label]:
+    # The name of the tracks, such as "thread 7: CUDA calls".
+    api_of_all = api_name(calls.group_field("name"))
+    labels: list[_Label] = []
+    for trace, process, api, name, thread in calls.group_fields("process", "api", "name", "thread"):
+        place = _Place(trace, process, None, thread)
+        labels.append(_Label(place, "cuda_api", name, {"api": api}, f"{_thread(thread)}: {api_of_all} calls"))
+    return labels
+
+
+def _kernel_labels(kernels: Events) -> list[_Label]:
+    labels: list[_Label] = []
+    for trace, process, device, name, stream in kernels.group_fields("process", "device", "name", "stream"):
+        class_name = kernel_class(name)
+        category = "collective" if class_name == "communication" else "kernel"
+        place = _Place(trace, process, device, stream)
+        labels.append(_Label(place, category, name, {"class": class_name}, f"{_stream(stream)}kernels"))
+    return labels
+
+
+def _memory_labels(memory: Events) -> list[_Label]:
+    labels: list[_Label] = []
+    fields = memory.group_fields("process", "device", "operation", "host_memory", "stream")
+    for trace, process, device, operation, host_memory, stream in fields:
+        place = _Place(trace, process, device, stream)
+        arguments = {"host_memory": host_memory}
+        labels.append(_Label(place, "memory", operation, arguments, f"{_stream(stream)}memory operations"))
+    return labels
+
+
+def _thread(thread: int | None) -> str:
     return "thread unknown" if thread is None else f"thread {thread}"
+
+
+def _stream(stream: int | None) -> str:
+    return "" if stream is None else f"stream {stream}: "
 
 
 def _microseconds(nanoseconds: int) -> str:
