@@ -13,12 +13,16 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from captures import KernelTimes, Process, make_trace
 from multicard import read_trace
 from multicard.core.errors import UserError
-from multicard.trace.perfetto import lanes_of
+from multicard.trace.files import open_trace
+from multicard.trace.find_steps import with_steps
+from multicard.trace.model import Steps
+from multicard.trace.perfetto import lanes_of, write_perfetto
 from synthetic import kineto_trace, nsys_export
 
 TRACES = Path(os.environ.get("MULTICARD_TRACES", "none"))
@@ -130,6 +134,15 @@ def test_the_same_events_in_another_order_give_the_same_file(tmp_path: Path) -> 
     events = json.loads(gzip.decompress(first))["traceEvents"]
     names = [event["args"]["name"] for event in events if event["name"] == "thread_name"]
     assert [name for name in names if "kernels" in name] == [f"stream {stream}: kernels" for stream in (9, 10, 11)]
+
+
+def test_steps_of_a_trace_without_other_events_count_from_the_first_of_them(tmp_path: Path) -> None:
+    (tmp_path / "steps.json").write_text('{"traceEvents": []}')
+    traces = [open_trace(kineto_trace(tmp_path / "slices.json")), open_trace(tmp_path / "steps.json")]
+    steps = Steps(np.array([7_000, 9_000]), np.array([9_000, 12_000]), threads=(None, None))
+    write_perfetto(with_steps(traces, {(1, 4243): steps}), tmp_path / "out.json")
+    events = json.loads((tmp_path / "out.json").read_bytes())["traceEvents"]
+    assert [(event["ts"], event["dur"]) for event in events if event.get("cat") == "step"] == [(0, 2), (2, 3)]
 
 
 def test_nothing_is_left_where_nothing_can_be_written(tmp_path: Path) -> None:

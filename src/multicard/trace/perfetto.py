@@ -6,7 +6,6 @@ https://perfetto.dev/docs/getting-started/other-formats. Times are microseconds 
 
 import gzip
 import json
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -215,7 +214,8 @@ class _Timeline:
     def __init__(self, traces: Sequence[Trace], events: Mapping[str, Events]) -> None:
         self._traces = traces
         self._events = events
-        self._origins = _origins(traces, events)
+        self._marks = Marks(events.get("ranges"), traces)
+        self._origins = _origins(events, self._marks)
         self._ids = _Ids()
 
     def lines(self) -> Iterator[str]:
@@ -226,8 +226,7 @@ class _Timeline:
         yield from self._ids.naming_events
 
     def _steps(self) -> Iterator[str]:
-        marks = Marks(self._events.get("ranges"), self._traces)
-        for (trace, process), steps in marks.steps.items():
+        for (trace, process), steps in self._marks.steps.items():
             pid = self._process(trace, process)
             tid = self._ids.track(pid, ("steps",), "steps")
             starts = (steps.starts - self._origins[trace]).tolist()
@@ -298,17 +297,17 @@ def _parts(numbers: Integers, count: int) -> list[slice]:
     return [slice(first, last) for first, last in pairwise(edges)]
 
 
-def _origins(traces: Sequence[Trace], events: Mapping[str, Events]) -> list[int]:
-    """Return for each trace the time that counts as 0: the start of its first event.
-
-    For a trace without any of these events it is `sys.maxsize`.
-    """
-    origins = [sys.maxsize] * len(traces)
+def _origins(events: Mapping[str, Events], marks: Marks) -> dict[int, int]:
+    """Return for each trace with events or steps the time that counts as 0: the start of the first of these."""
+    starts_of_trace: dict[int, list[int]] = {}
     for recorded in events.values():
         starts = recorded.arrays["start"]
         for (trace, *_), part in recorded.locations.items():
-            origins[trace] = min(origins[trace], int(starts[part].min()))
-    return origins
+            starts_of_trace.setdefault(trace, []).append(int(starts[part].min()))
+    for (trace, _), steps in marks.steps.items():
+        first, _ = steps.window
+        starts_of_trace.setdefault(trace, []).append(first)
+    return {trace: min(starts) for trace, starts in starts_of_trace.items()}
 
 
 def _labels(event_kind: str, events: Events) -> list[_Label]:
