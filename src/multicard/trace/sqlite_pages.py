@@ -10,8 +10,7 @@ of a file is fixed: https://www.sqlite.org/fileformat2.html. In short:
   the cell from the beginning of the page.
 - A cell of a leaf page is a row: the size of its record, the row id, the record. The first two are numbers of varying
   length (`_after_varint`).
-- A record begins with its header: the header's length, and the type of each column. The values follow. In tables of
-  integers each number of the header is a single byte. This module reads only such tables.
+- Where a record keeps the values of its columns is a question of its own (`sqlite_records`).
 
 If a table, or a part of it, has another form or is damaged, SQLite reads it instead.
 """
@@ -23,9 +22,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from multicard.trace.encoding import EMPTY, encode
+from multicard.trace.encoding import EMPTY
 from multicard.trace.model import Integers
 from multicard.trace.sqlite_file import BatchSizes, SqliteFile
+from multicard.trace.sqlite_records import FIRST_LONG_VARINT, RecordForms, UnknownForm, number_at_each_byte
 
 # Types of pages, and the length of the header of each.
 INTERIOR_PAGE = 5
@@ -34,22 +34,8 @@ PAGE_HEADER_BYTES = {INTERIOR_PAGE: 12, LEAF_PAGE: 8}
 # A table whose tree has more levels than this is left to SQLite.
 DEEPEST_TREE = 20
 
-# The bytes that a value takes in a record, indexed by its type. Types from 12 on are texts and blobs.
-VALUE_BYTES = (0, 1, 2, 3, 4, 6, 8, 8, 0, 0, 0, 0, *((value_type - 12) // 2 for value_type in range(12, 128)))
-# Types of integers. Types 1 to 6 have the value stored in the record. Types 0, 8 and 9 have no stored value, since they
-# mean an empty cell, 0 and 1. Type 7 is a floating-point number, which this module does not read.
-STORED_INTEGER_TYPES = range(1, 7)
-CONSTANT_TYPES = {0: EMPTY, 8: 0, 9: 1}
-# In a number of varying length, every byte but the last has the highest bit set, so it is at least 128. A number below
-# 128 is a single byte.
-FIRST_LONG_VARINT = 128
-
 Columns = dict[str, Integers]
 ColumnReader = Callable[[], Iterator[Columns]]
-
-
-class _UnknownForm(Exception):
-    """The table is not stored in the form that this module reads."""
 
 
 class _Part(NamedTuple):
@@ -69,20 +55,6 @@ class _Cells(NamedTuple):
     begin: Integers
 
 
-class _RecordForm(NamedTuple):
-    """Where records with one header keep the wanted columns; offsets count from the header's first byte.
-
-    `begins`: offset of each column's value. `shifts`: number of bits by which the eight bytes from there must be
-    shifted right to leave the value. `constants`: the value of a column whose type means a value, None if the value is
-    stored. `end`: offset behind the value of the last wanted column.
-    """
-
-    begins: list[int]
-    shifts: list[int]
-    constants: list[int | None]
-    end: int
-
-
 def integer_columns(database: SqliteFile, table: str, names: Sequence[str]) -> list[ColumnReader]:
     """Return a reader for each part of a table's rows; several threads may call readers at the same time.
 
@@ -97,7 +69,7 @@ def integer_columns(database: SqliteFile, table: str, names: Sequence[str]) -> l
     try:
         pages = _TablePages(database, table, names)
         parts = _split(pages, database.batch_sizes)
-    except (_UnknownForm, IndexError):
+    except (UnknownForm, IndexError):
         return [partial(read_by_sqlite, "TRUE")]
 
     def read_part(part: _Part) -> Iterator[Columns]:
@@ -105,7 +77,7 @@ def integer_columns(database: SqliteFile, table: str, names: Sequence[str]) -> l
         # the rows of the first batches again.
         try:
             return iter([pages.columns(batch) for batch in part.batches])
-        except (_UnknownForm, IndexError):
+        except (UnknownForm, IndexError):
             return read_by_sqlite(part.condition)
 
     return [partial(read_part, part) for part in parts]
@@ -132,9 +104,9 @@ def _split(pages: "_TablePages", sizes: BatchSizes) -> list[_Part]:
 
 
 class _TablePages:
-    """The pages of one table, and how the wanted columns lie in its records.
+    """The pages of one table, from which the wanted columns are read.
 
-    Every method raises `_UnknownForm` or `IndexError` if the pages have another form than this module reads.
+    Every method raises `UnknownForm` or `IndexError` if the pages have another form than this module reads.
     """
 
     def __init__(self, database: SqliteFile, table: str, names: Sequence[str]) -> None:
@@ -144,26 +116,26 @@ class _TablePages:
         # Generated columns, and primary keys that are another name of the row id, are not stored at their position in a
         # record.
         if any(is_special for _, is_special in columns):
-            raise _UnknownForm
+            raise UnknownForm
         column_names = [name for name, _ in columns]
-        self._positions = [column_names.index(name) for name in names]
         ((self._root,),) = database.ask("SELECT rootpage FROM sqlite_master WHERE type = 'table' AND name = ?", table)
         self.page_bytes = self._read_page_bytes()
         self._page_count = self._path.stat().st_size // self.page_bytes
         # A record that does not fit on its page continues on other pages. At least this many of its bytes are on its
         # own page; the bound that the format states is a little higher (section 1.6, "M").
-        self._undivided_bytes = (self.page_bytes - 12) * 32 // 255 - 40
-        self._record_forms: dict[tuple[int | None, ...], _RecordForm] = {}
+        undivided_bytes = (self.page_bytes - 12) * 32 // 255 - 40
+        positions = [column_names.index(name) for name in names]
+        self._record_forms = RecordForms(positions, undivided_bytes)
 
     def _read_page_bytes(self) -> int:
         """Return the size of a page, as the header of the file states it.
 
-        Raises `_UnknownForm` if the file alone does not hold the current content of the database.
+        Raises `UnknownForm` if the file alone does not hold the current content of the database.
         """
         with self._path.open("rb") as file:
             header = file.read(100)
         if len(header) < 100:
-            raise _UnknownForm
+            raise UnknownForm
         size = int.from_bytes(header[16:18], "big")
         page_bytes = 65536 if size == 1 else size
         # Bytes 18 and 19 are 1 if changes are written to the file itself, and not to a log beside it. Byte 20 is the
@@ -172,7 +144,7 @@ class _TablePages:
         has_own_changes = header[18:20] == b"\x01\x01" and header[20] == 0
         journal = self._path.with_name(f"{self._path.name}-journal")
         if not has_own_changes or page_bytes < 512 or journal.exists():
-            raise _UnknownForm
+            raise UnknownForm
         return page_bytes
 
     def leaves(self) -> Integers:
@@ -184,8 +156,8 @@ class _TablePages:
                 return pages
             pages = self._children(pages)
             if len(pages) > self._page_count or len(np.unique(pages)) < len(pages):
-                raise _UnknownForm
-        raise _UnknownForm
+                raise UnknownForm
+        raise UnknownForm
 
     def _children(self, pages: Integers) -> Integers:
         """Return the child pages of interior pages, in the order of their rows."""
@@ -196,7 +168,7 @@ class _TablePages:
         # after all of these.
         rightmost = positions * self.page_bytes + 8
         parent = np.concatenate((cells.page, positions))
-        child = _number_at_each_byte(content, ">u4")[np.concatenate((cells.begin, rightmost))]
+        child = number_at_each_byte(content, ">u4")[np.concatenate((cells.begin, rightmost))]
         return child[np.argsort(parent, kind="stable")].astype(np.int64)
 
     def first_row(self, page: int) -> int:
@@ -210,7 +182,7 @@ class _TablePages:
             row = row << 7 | byte & 127
         # Negative row ids, and those that need a ninth byte, do not occur in exports.
         if not 0 <= row < 1 << 56:
-            raise _UnknownForm
+            raise UnknownForm
         return row
 
     def columns(self, pages: Integers) -> Columns:
@@ -219,7 +191,7 @@ class _TablePages:
         cells = self._cells(content, LEAF_PAGE)
         row_ids = _after_varint(content, cells.begin)
         records = _after_varint(content, row_ids)
-        codes, forms = self._record_forms_of(content, records)
+        codes, forms = self._record_forms.of(content, records)
         if not forms:
             return {name: np.empty(0, np.int64) for name in self._names}
 
@@ -227,9 +199,9 @@ class _TablePages:
         page_ends = (cells.page + 1) * self.page_bytes
         is_beyond_page = records + _of_row(ends, codes) > page_ends
         if is_beyond_page.any():
-            raise _UnknownForm
+            raise UnknownForm
 
-        eight_bytes = _number_at_each_byte(content, ">i8")
+        eight_bytes = number_at_each_byte(content, ">i8")
         columns: Columns = {}
         for column, name in enumerate(self._names):
             constants = [form.constants[column] for form in forms]
@@ -248,73 +220,19 @@ class _TablePages:
             columns[name] = values
         return columns
 
-    def _record_forms_of(self, content: Integers, records: Integers) -> tuple[Integers, list[_RecordForm]]:
-        """Return a code for each record, and the form of the records of each code; `records` has their offsets."""
-        # A record begins with the length of its header, a byte, and the types of its columns, a byte each. The rows of
-        # a table have few different headers. To find these, types are compared eight at a time, as one 64-bit word.
-        header_lengths = content[records].astype(np.int64)
-        type_count = max(self._positions) + 1
-        eight_bytes = _number_at_each_byte(content, "<i8")
-        words: list[Integers] = []
-        for first_type in range(0, type_count, 8):
-            words.append(eight_bytes[records + 1 + first_type])
-        types_in_last_word = type_count % 8
-        if types_in_last_word:
-            words[-1] &= (1 << 8 * types_in_last_word) - 1
-
-        # `encode` numbers the distinct headers, and returns the number of each record's header.
-        codes, headers = encode([*words, header_lengths])
-        for header in headers:
-            if header not in self._record_forms:
-                self._record_forms[header] = self._record_form(type_count, header)
-        return codes.astype(np.intp), [self._record_forms[header] for header in headers]
-
-    def _record_form(self, type_count: int, header: tuple[int | None, ...]) -> _RecordForm:
-        """Return the form of records with this header.
-
-        `header`: the types as 64-bit words of eight types each, and then the length of the header. `type_count`: number
-        of columns up to the last wanted one; types of later columns are ignored.
-        """
-        # `encode` returns None for the number `EMPTY`. As a word, this number does not consist of known types.
-        numbers = [number for number in header if number is not None]
-        if len(numbers) < len(header):
-            raise _UnknownForm
-        *words, header_length = numbers
-        if not type_count < header_length < FIRST_LONG_VARINT:
-            raise _UnknownForm
-        types = b"".join(word.to_bytes(8, "little", signed=True) for word in words)[:type_count]
-        if max(types) >= FIRST_LONG_VARINT:
-            raise _UnknownForm
-        wanted_types = [types[position] for position in self._positions]
-        if any(code not in STORED_INTEGER_TYPES and code not in CONSTANT_TYPES for code in wanted_types):
-            raise _UnknownForm
-
-        # The values follow the header, in the order of their columns.
-        value_bytes = [VALUE_BYTES[code] for code in types]
-        offsets = np.cumsum([header_length, *value_bytes]).tolist()
-        end = offsets[-1]
-        if end > self._undivided_bytes:
-            raise _UnknownForm
-        return _RecordForm(
-            begins=[offsets[position] for position in self._positions],
-            shifts=[64 - 8 * VALUE_BYTES[code] if code in STORED_INTEGER_TYPES else 0 for code in wanted_types],
-            constants=[CONSTANT_TYPES.get(code) for code in wanted_types],
-            end=end,
-        )
-
     def _cells(self, content: Integers, page_type: int) -> _Cells:
         """Return the cells of pages of one type; `content` is what `_read` returned for these pages."""
         page_count = len(content) // self.page_bytes
         page_begins = np.arange(page_count) * self.page_bytes
         if (content[page_begins] != page_type).any():
-            raise _UnknownForm
+            raise UnknownForm
         high_bytes = content[page_begins + 3].astype(np.int64)
         low_bytes = content[page_begins + 4]
         cell_counts = high_bytes << 8 | low_bytes
         header_bytes = PAGE_HEADER_BYTES[page_type]
         pointer_ends = header_bytes + 2 * cell_counts
         if (pointer_ends > self.page_bytes).any():
-            raise _UnknownForm
+            raise UnknownForm
 
         # The pointers are a rectangle with a row for each page, as wide as the longest list of pointers. For a page
         # with a shorter list, the rest of the row holds other bytes of the page, which are not used.
@@ -327,7 +245,7 @@ class _TablePages:
         # A cell has at least four bytes, and lies behind the header of its page.
         is_outside = (pointers < header_bytes) | (pointers + 4 > self.page_bytes)
         if (is_used & is_outside).any():
-            raise _UnknownForm
+            raise UnknownForm
         begins = pointers + page_begins[:, np.newaxis]
         page_of_cell = np.repeat(np.arange(page_count), cell_counts)
         return _Cells(page_of_cell, begins[is_used])
@@ -339,7 +257,7 @@ class _TablePages:
         """
         # Page 1 begins with the header of the file, so it is never a page of one of these tables.
         if (pages < 2).any() or (pages > self._page_count).any():
-            raise _UnknownForm
+            raise UnknownForm
         # Pages that follow each other in the file are read at once.
         begins_run = np.diff(pages) != 1
         runs = np.split(pages, np.flatnonzero(begins_run) + 1)
@@ -351,7 +269,7 @@ class _TablePages:
                 run_bytes = len(run) * self.page_bytes
                 file.seek((first_page - 1) * self.page_bytes)
                 if file.readinto(unfilled[:run_bytes]) != run_bytes:
-                    raise _UnknownForm
+                    raise UnknownForm
                 unfilled = unfilled[run_bytes:]
         return content
 
@@ -364,18 +282,6 @@ def _of_row(values: Integers, codes: Integers) -> Integers:
     if (values == values[0]).all():
         return values[:1]
     return values.take(codes)
-
-
-def _number_at_each_byte(content: Integers, dtype: str) -> Integers:
-    """Return a view of the numbers that begin at each byte of some content.
-
-    The 16-bit numbers of the bytes 1, 2, 3, highest byte first, are 1 * 256 + 2 and 2 * 256 + 3:
-
-    >>> _number_at_each_byte(np.array([1, 2, 3], np.uint8), ">u2").tolist()
-    [258, 515]
-    """
-    number_bytes = np.dtype(dtype).itemsize
-    return np.ndarray((len(content) - number_bytes + 1,), dtype, content, strides=(1,))
 
 
 def _after_varint(content: Integers, begins: Integers) -> Integers:
@@ -402,4 +308,4 @@ def _after_varint(content: Integers, begins: Integers) -> Integers:
             continues &= content[ends - 1] >= FIRST_LONG_VARINT
         if not continues.any():
             return ends
-    raise _UnknownForm
+    raise UnknownForm
