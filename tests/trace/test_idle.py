@@ -8,9 +8,10 @@ import pytest
 
 from multicard.trace import idle
 from multicard.trace.api_calls import HostActivity, host_activity
+from multicard.trace.code_loading import FIRST_LAUNCH, loading_launches
 from multicard.trace.device_times import COMMUNICATION, COMPUTE, MEMORY, MIGRATION, Device, Launches
 from multicard.trace.events import Events
-from multicard.trace.host import FIRST_LAUNCH, Host, loading_launches
+from multicard.trace.host import Host
 from multicard.trace.idle import ANY_THREAD, CAUSES, ThreadActivity
 from multicard.trace.launches import UNKNOWN
 from multicard.trace.steps import Marks

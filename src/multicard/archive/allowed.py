@@ -32,7 +32,7 @@ from multicard.core.sharing import (
 from multicard.runs.environment import SYNTHETIC
 from multicard.runs.record import RunRecord
 from multicard.trace.captured_events import SCOPES
-from multicard.trace.host import FIRST_LAUNCH
+from multicard.trace.code_loading import FIRST_LAUNCH
 from multicard.trace.host_collectives import BARRIER
 from multicard.trace.idle import ELSEWHERE, NAMED
 from multicard.trace.kernel_classes import CLASSES, COLLECTIVES

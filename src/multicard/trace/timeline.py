@@ -10,6 +10,7 @@ import numpy as np
 from multicard.core.system import in_parallel
 from multicard.trace.api_calls import GRAPH_LAUNCH, KERNEL_LAUNCH
 from multicard.trace.captured_events import CAPTURE, STEPS, CapturedEvents
+from multicard.trace.code_loading import loading_launches
 from multicard.trace.device_times import (
     COMMUNICATION,
     COMPUTE,
@@ -22,7 +23,7 @@ from multicard.trace.device_times import (
     Launches,
 )
 from multicard.trace.events import Events, Location, Owner
-from multicard.trace.host import Host, loading_launches
+from multicard.trace.host import Host
 from multicard.trace.idle import ANY_THREAD, CAUSES, ThreadActivity
 from multicard.trace.launches import UNKNOWN, calling_threads
 from multicard.trace.model import Integers
