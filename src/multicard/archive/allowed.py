@@ -36,8 +36,8 @@ from multicard.trace.code_loading import FIRST_LAUNCH
 from multicard.trace.host_collectives import BARRIER
 from multicard.trace.idle import ELSEWHERE, NAMED
 from multicard.trace.kernel_classes import CLASSES, COLLECTIVES
+from multicard.trace.matched_calls import CLOCK, DURATION
 from multicard.trace.model import OPERATIONS
-from multicard.trace.rank_matching import CLOCK, DURATION
 from multicard.trace.steps import DEVICE, HOST, STEP
 
 # Key of a command, which is a list of arguments; under `vary` the key of a list of commands.

@@ -16,9 +16,10 @@ from multicard.trace.events import Events, Location, Owner
 from multicard.trace.host_collectives import host_collectives
 from multicard.trace.kernel_classes import collective, kernel_class
 from multicard.trace.launches import NO_THREAD, UNKNOWN, LaunchCounts, calling_threads, join_calls
+from multicard.trace.matched_calls import Matching
 from multicard.trace.messages import communication_kernels
 from multicard.trace.model import DEVICE, KINDS, Integers, Trace
-from multicard.trace.rank_matching import Matching, match_ranks
+from multicard.trace.rank_matching import match_ranks
 from multicard.trace.steps import LONG_AGO, Marks, Steps, Window, launched_before, steps_on_device
 
 # Which events count: all of the capture, or those that belong to the steps (see `CapturedEvents`).

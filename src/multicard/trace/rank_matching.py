@@ -8,19 +8,15 @@ the order of the calls.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from multicard.core.text import plural
 from multicard.trace.events import Events, Location
+from multicard.trace.matched_calls import CLOCK, DURATION, MatchedCalls, Matching
 from multicard.trace.model import MISSING, Integers, Trace
 from multicard.trace.process_groups import RankTimes, Unclear, groups_of
-
-# What shows which rank joined a call last: the starts, if all ranks have one clock, or the durations of the ranks'
-# calls.
-CLOCK, DURATION = "clock", "duration"
 
 # Collectives that no rank can leave before all ranks have joined, and that all ranks leave together. A broadcast is not
 # among them because its root may be done early. Sends and receives are between two ranks only and are not matched.
@@ -35,63 +31,6 @@ MATCHED = 0.99
 ENDS_APART, LEAST_APART_NS = 0.5, 50_000
 
 _NO_OVERLAP = "calls of {} do not overlap between ranks, so they do not belong together"
-
-
-@dataclass(frozen=True)
-class MatchedCalls:
-    """Calls of one collective on the ranks that took part in all of them, made by `match_ranks`.
-
-    `events`, `starts` and `ends` have a row for each rank of `ranks` and a column for each call. They hold the
-    positions among the events, and the times in nanoseconds on the clock of the rank. `by`: `CLOCK` if all ranks have
-    one clock and their times agree, else `DURATION`. `group`: the communicator. If no communicator was recorded it
-    names the ranks, or is None if the times showed only one group.
-
-    In the example rank 0 joins at 0 and rank 1 at 30, and both end at 40. So rank 0 waited for 30 ns and rank 1 for 0
-    ns, and the transfer took 10 ns on both:
-
-    >>> ranks = [(0, 4242, 0), (0, 4243, 1)]
-    >>> starts, ends = np.array([[0], [30]]), np.array([[40], [40]])
-    >>> matched = MatchedCalls("all_reduce", None, ranks, np.array([[5], [8]]), starts, ends, by=CLOCK)
-    >>> matched.waits.tolist(), matched.transfers.tolist()
-    ([[30], [0]], [[10], [10]])
-    """
-
-    collective: str
-    group: str | None
-    ranks: list[Location]
-    events: Integers
-    starts: Integers
-    ends: Integers
-    by: str
-
-    @cached_property
-    def waits(self) -> Integers:
-        """Nanoseconds that each rank (row) waited in each call (column) for the last rank to join.
-
-        By durations, a rank's wait is the duration of its call minus the shortest duration of that call on any rank.
-        The rank with the shortest duration joined last, because the call ends on all ranks together.
-        """
-        if self.by == CLOCK:
-            last_joined = self.starts.max(axis=0)
-            return last_joined - self.starts
-        durations = self.ends - self.starts
-        return durations - durations.min(axis=0)
-
-    @cached_property
-    def transfers(self) -> Integers:
-        """Nanoseconds that each call (column) took on each rank (row) after all ranks had joined, at least 0."""
-        durations = self.ends - self.starts
-        return np.maximum(durations - self.waits, 0)
-
-
-class Matching(NamedTuple):
-    """The result of `match_ranks`: the calls that could be matched, and lines about problems.
-
-    `unmatched`: lines about calls that could not be matched, and about matched ranks whose clocks do not agree.
-    """
-
-    calls: list[MatchedCalls]
-    unmatched: list[str]
 
 
 class _Pool(NamedTuple):

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from multicard.trace.events import Events, Location
+from multicard.trace.matched_calls import MatchedCalls, Matching
 from multicard.trace.model import MISSING, Integers
-from multicard.trace.rank_matching import MatchedCalls, Matching
 
 
 class _Key(NamedTuple):
