@@ -4,30 +4,28 @@ Events on devices are also joined with the calls that launched them, and collect
 """
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
-import numpy.typing as npt
 
 from multicard.core.system import in_parallel
 from multicard.core.units import SECONDS, with_unit
 from multicard.trace.collect import collect, left_out_notices
+from multicard.trace.device_events import ON_DEVICE, DeviceEvents, Mask
+from multicard.trace.device_steps import launched_before_steps, steps_of_device
 from multicard.trace.events import Events, Location, Owner
 from multicard.trace.host_collectives import host_collectives
 from multicard.trace.kernel_classes import collective, kernel_class
-from multicard.trace.launches import NO_THREAD, UNKNOWN, LaunchCounts, calling_threads, join_calls
+from multicard.trace.launches import UNKNOWN, LaunchCounts, join_calls
 from multicard.trace.matched_calls import Matching
 from multicard.trace.messages import communication_kernels
-from multicard.trace.model import DEVICE, KINDS, Integers, Trace
+from multicard.trace.model import DEVICE, KINDS, Trace
 from multicard.trace.rank_matching import match_ranks
-from multicard.trace.steps import LONG_AGO, Marks, Steps, Window, launched_before, steps_on_device
+from multicard.trace.steps import Marks, Steps, Window
 
 # Which events count: all of the capture, or those that belong to the steps (see `CapturedEvents`).
 CAPTURE, STEPS = "capture", "steps"
 SCOPES = (CAPTURE, STEPS)
-
-# The kinds of events that run on devices, in the order in which their arrays are concatenated.
-ON_DEVICE = ("kernels", "memory", "graphs")
 
 # If more than this share of a process's kernel launches have no recorded kernel, a warning says so.
 MISSING_KERNELS_SHARE = 0.01
@@ -35,8 +33,6 @@ MISSING_KERNELS_SHARE = 0.01
 # than `EARLY_TOLERANCE_NS` nanoseconds before their launching calls, the clocks of the device and the host differ.
 EARLY_SHARE = 0.01
 EARLY_TOLERANCE_NS = 1_000_000
-
-Mask = npt.NDArray[np.bool_]
 
 
 class CapturedEvents:
@@ -48,16 +44,17 @@ class CapturedEvents:
     - A range or a call of CUDA, HIP or SYCL belongs to the steps if it began in their window on the host.
     - What ran on a device belongs to the steps if its launching call began in that window, no matter when it ran.
     - If its launching call was not recorded, it belongs to the steps if it began in the window in which the device
-      itself ran the steps. If the device's own steps are known, this excludes what `launched_before` finds to have
-      been launched before the first step.
+      itself ran the steps. If the device's own steps are known, this excludes what `launched_before_steps`
+      finds to have been launched before the first step.
     - Calls of the operating system and of MPI are kept in either scope.
 
     For a process without steps, the window is that of all steps of the other processes of its trace. A trace without
     steps keeps all of its events.
 
-    `linked`: True if what ran on devices has the arrays `call`, `returned` and `thread` of its launching calls, as
-    `join_calls` adds them; a call that was not recorded is `UNKNOWN`. `warnings`: lines on what the capture lacks,
-    each of which may make an answer wrong. `notices`: lines on damage that was repaired, or left out.
+    `on_device`: the kinds of events that ran on devices. `linked`: True if these have the arrays `call`, `returned` and
+    `thread` of their launching calls, as `join_calls` adds them; a call that was not recorded is `UNKNOWN`.
+    `warnings`: lines on what the capture lacks, each of which may make an answer wrong. `notices`: lines on damage that
+    was repaired, or left out.
     """
 
     def __init__(self, traces: Sequence[Trace], wanted: set[str], scope: str = CAPTURE) -> None:
@@ -77,6 +74,7 @@ class CapturedEvents:
         needs_starts = scope == STEPS or bool(wanted & {"launches", "starts"})
         self._events: dict[str, Events] = {}
         messages = self._read(wanted, can_link, needs_starts)
+        self.on_device = DeviceEvents(self._events)
         self.marks = Marks(self.ranges, traces)
         # All communication kernels, with the sizes of their messages; None if kernels were not recorded or not wanted.
         self.communication: Events | None = None
@@ -92,7 +90,7 @@ class CapturedEvents:
         self.notices += left_out_notices(traces, {name: self.events(name) for name in kinds_with_durations})
         self.warnings = _losses(traces) + self._repeated_ranks()
         self.linked = False
-        if can_link and self.api is not None and self.on_device():
+        if can_link and self.api is not None and self.on_device.of_kind:
             self.linked = True
             self._join(self.api)
         if scope == STEPS:
@@ -170,59 +168,18 @@ class CapturedEvents:
         """
         return self._events[kind]
 
-    def on_device(self) -> list[tuple[str, Events]]:
-        """Return the kinds of `ON_DEVICE` that have events here, in that order, each with its events."""
-        return [(name, self._events[name]) for name in ON_DEVICE if name in self._events]
-
-    def locations(self) -> list[Location]:
-        """Return the locations (trace, process, device) at which anything ran on a device, sorted by their texts.
-
-        If only durations were read, the only location is ().
-        """
-        locations: set[Location] = set()
-        for _, events in self.on_device():
-            locations |= events.locations.keys()
-        return sorted(locations, key=str)
-
-    @property
-    def has_graph_launches(self) -> bool:
-        """True if some of the joined launching calls replay CUDA graphs, so that events have the array `by_graph`."""
-        return any("by_graph" in events.arrays for _, events in self.on_device())
-
-    def of_device(self, location: Location, name: str) -> Integers:
-        """Return the array `name` of all that ran on a device: the kinds of `ON_DEVICE` one after another.
-
-        Times are in nanoseconds. Starts are returned as 64-bit integers, because narrower ones would overflow when a
-        duration is added. All other arrays keep the type in which they are stored, which may be narrower.
-        """
-        parts = [events.array_at(name, location) for _, events in self.on_device()]
-        values = np.concatenate(parts)
-        return values.astype(np.int64) if name == "start" else values
-
     @cached_property
     def steps(self) -> dict[Location, Steps]:
         """The steps of each device whose process has steps.
 
-        They are the steps as the device ran them, as `steps_on_device` computes them from the launching calls. If no
+        They are the steps as the device ran them, as `steps_of_device` computes them from the launching calls. If no
         launching calls were joined, or too few were recorded, they are the steps of the host.
         """
-        locations = [location for location in self.locations() if location[:2] in self.marks.steps]
+        locations = [location for location in self.on_device.locations() if location[:2] in self.marks.steps]
         if not self.linked:
             return {location: self.marks.steps[location[:2]] for location in locations}
-        return dict(zip(locations, in_parallel(self._steps_of_device, locations), strict=True))
-
-    def _steps_of_device(self, location: Location) -> Steps:
-        """Return the steps of a device, computed from the work that the steps wait for."""
-        awaited = np.flatnonzero(self._on_streams_of_steps(location))
-        call = self.of_device(location, "call").take(awaited)
-        start = self.of_device(location, "start").take(awaited)
-        duration = self.of_device(location, "duration").take(awaited)
-        is_before_steps = self._launched_before(location)
-        if is_before_steps is not None:
-            # The first step waits for this work. `LONG_AGO` marks it as launched before the steps, so that it does not
-            # count against the share of launching calls that must be recorded.
-            call = np.where(is_before_steps.take(awaited), LONG_AGO, call)
-        return steps_on_device(self.marks.steps[location[:2]], call, start + duration)
+        steps = in_parallel(partial(steps_of_device, self.on_device, self.api, self.marks), locations)
+        return dict(zip(locations, steps, strict=True))
 
     @cached_property
     def matching(self) -> Matching:
@@ -241,7 +198,7 @@ class CapturedEvents:
 
         Such processes are usually in several traces. If they are all in one, the line counts processes instead.
         """
-        owners = {location[:2]: None for location in self.locations() if len(location) > 1}
+        owners = {location[:2]: None for location in self.on_device.locations() if len(location) > 1}
         traces_of_rank: dict[int, list[int]] = {}
         for trace, process in owners:
             rank = self.traces[trace].ranks.get(process)
@@ -261,13 +218,13 @@ class CapturedEvents:
 
         They do not fit where kernels are missing, or where a device works before its launching calls.
         """
-        device_events = [events for _, events in self.on_device()]
+        device_events = list(self.on_device.of_kind.values())
         for owner, counts in join_calls(api, device_events).items():
             self._warn_of_missing_kernels(owner, counts)
         # Once the calls are joined, correlations only take memory.
         for events in (api, *device_events):
             events.arrays.pop("correlation")
-        for location in self.locations():
+        for location in self.on_device.locations():
             self._check_clocks(location)
 
     def _warn_of_missing_kernels(self, owner: Owner, counts: LaunchCounts) -> None:
@@ -291,8 +248,8 @@ class CapturedEvents:
 
         The clocks differ if the device's work begins before the calls that launched it; see `EARLY_SHARE`.
         """
-        start = self.of_device(location, "start")
-        call = self.of_device(location, "call")
+        start = self.on_device.array_at("start", location)
+        call = self.on_device.array_at("call", location)
         launched = np.flatnonzero(call != UNKNOWN)
         latency = start.take(launched) - call.take(launched)
         if not len(latency):
@@ -307,84 +264,9 @@ class CapturedEvents:
             "launched, so the clocks of GPU and host differ: launches are not told, and times of steps are wrong by as "
             "much"
         )
-        for _, events in self.on_device():
+        for events in self.on_device.of_kind.values():
             events.array_at("call", location)[:] = UNKNOWN
             events.array_at("returned", location)[:] = UNKNOWN
-
-    def _on_streams_of_steps(self, location: Location) -> Mask:
-        """Return the mask of the events of a device that its steps wait for, all kinds one after another.
-
-        Steps wait for all events on those streams on which a thread that marks steps launched kernels. Such a thread
-        launches the forward pass and the optimizer. Other threads launch the backward pass, but onto the same streams.
-        Data loaders that launch from threads of their own, such as DALI, use other streams, so no step waits for them.
-
-        If no thread that marks steps launched kernels on the device, the steps wait for all streams of the device. This
-        is so for `DataParallel`, which runs the replica of each device in a thread of its own.
-        """
-        streams_of_steps = self._streams_of_marking_threads(location)
-        masks = []
-        for _, events in self.on_device():
-            streams = events.group_field("stream")
-            is_awaited = [not streams_of_steps or stream in streams_of_steps for stream in streams]
-            masks.append(events.mask(is_awaited, events.slice_of(location)))
-        return np.concatenate(masks)
-
-    def _streams_of_marking_threads(self, location: Location) -> set[int | None]:
-        """Return the streams of a device on which threads that mark steps launched kernels; they may be none."""
-        if self.kernels is None or self.api is None:
-            return set()
-        callers = calling_threads(self.api)
-        # True at the number of each thread that marks steps. Kernels whose thread is unknown have the number
-        # `NO_THREAD`, which is the last index and stays False.
-        marks_steps = np.zeros(NO_THREAD + 1, bool)
-        marks_steps[: len(callers)] = [caller in self.marks.threads for caller in callers]
-
-        thread_of_kernel = self.kernels.array_at("thread", location)
-        is_by_marking_thread = marks_steps.take(thread_of_kernel)
-        codes = self.kernels.codes_at(location)[is_by_marking_thread]
-        kernels_of_code = np.bincount(codes)
-        streams = self.kernels.group_field("stream")
-        return {streams[code] for code in np.flatnonzero(kernels_of_code).tolist()}
-
-    def _launched_before(self, location: Location) -> Mask | None:
-        """Return the mask of the events of a device that `launched_before` finds, all kinds one after another.
-
-        They were launched before the first step, though their launching calls were not recorded. None if all launching
-        calls were recorded, because then the times of the calls show what was launched before the first step.
-        """
-        call = self.of_device(location, "call")
-        if call.max(initial=0) != UNKNOWN:
-            return None
-        steps = self.marks.steps[location[:2]]
-        first_step = int(steps.starts[0]), int(steps.ends[0])
-        start = self.of_device(location, "start")
-        return launched_before(first_step, call, start, self._stream_numbers(location))
-
-    def _stream_numbers(self, location: Location) -> Integers:
-        """Return the number of the stream of each event of a device, all kinds one after another.
-
-        The streams of the device are numbered from 0, and a stream has the same number in all kinds.
-        """
-        number_of_stream: dict[int | None, int] = {}
-        numbers: list[Integers] = []
-        for _, events in self.on_device():
-            number_of_code: list[int] = []
-            for stream in events.group_field("stream"):
-                number = number_of_stream.setdefault(stream, len(number_of_stream))
-                number_of_code.append(number)
-            code_of_event = events.codes_at(location)
-            numbers.append(np.array(number_of_code, np.int32).take(code_of_event))
-        return np.concatenate(numbers)
-
-    def _by_kind(self, location: Location, values: Mask) -> dict[str, Mask]:
-        """Split values for all events of a device, which are one kind after another, into those of each kind."""
-        kinds: list[str] = []
-        counts: list[int] = []
-        for event_kind, events in self.on_device():
-            kinds.append(event_kind)
-            counts.append(len(events.codes_at(location)))
-        begins_of_others = np.cumsum(counts)[:-1]
-        return dict(zip(kinds, np.split(values, begins_of_others), strict=True))
 
     def _keep_steps(self) -> None:
         """Drop the events that belong to no step, by the rules of the class."""
@@ -394,11 +276,13 @@ class CapturedEvents:
         for location in steps:
             # The steps of a device are those of the host if too few of its launching calls were recorded. Then they do
             # not show reliably what was launched before the first step.
-            is_before = self._launched_before(location) if steps[location].extent == DEVICE else None
+            if steps[location].extent != DEVICE:
+                continue
+            is_before = launched_before_steps(self.on_device, self.marks, location)
             if is_before is not None:
-                before_steps[location] = self._by_kind(location, is_before)
+                before_steps[location] = self.on_device.by_kind(location, is_before)
 
-        for event_kind, events in self.on_device():
+        for event_kind, events in self.on_device.of_kind.items():
             is_kept = self._in_steps(events, device_windows)
             if self.linked:
                 for location, is_before_of_kind in before_steps.items():
@@ -408,6 +292,7 @@ class CapturedEvents:
                 # The array `kernel` holds positions among all kernels, before any is dropped, as `is_kept` does.
                 positions = self.communication.arrays["kernel"]
                 self.communication = self.communication.where(is_kept.take(positions))
+        self.on_device = DeviceEvents(self._events)
         for event_kind in ("ranges", "api"):
             if event_kind in self._events:
                 host_events = self._events[event_kind]

@@ -168,7 +168,7 @@ def _diagnostics(capture: CapturedEvents) -> tuple[str, ...]:
     """Return the lines that profilers recorded about problems, and those on launches that failed; each line once."""
     lines: list[str] = []
     # If anything ran on a device, a warning already states how many launches failed.
-    if capture.api is not None and not capture.on_device():
+    if capture.api is not None and not capture.on_device.of_kind:
         lines += [line for trace in capture.traces for line in trace.failed_launches()]
     lines += [diagnostic.text for trace in capture.traces for diagnostic in trace.diagnostics]
     return tuple(dict.fromkeys(lines))

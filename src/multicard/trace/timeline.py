@@ -69,7 +69,7 @@ def gpus_of(capture: CapturedEvents) -> list[tuple[Location, ...]]:
     Where the trace does not identify the physical GPU, each location counts as a GPU of its own.
     """
     locations_of_gpu: dict[Any, list[Location]] = {}
-    for location in capture.locations():
+    for location in capture.on_device.locations():
         # If only the durations of events were read, their devices are not known, and the location is ().
         if len(location) < 3:
             continue
@@ -101,7 +101,7 @@ class _Devices:
 
     def __init__(self, capture: CapturedEvents) -> None:
         self._capture = capture
-        self._kinds = [(events, _kinds_of(name, events)) for name, events in capture.on_device()]
+        self._kinds = [(events, _kinds_of(name, events)) for name, events in capture.on_device.of_kind.items()]
         self._origins = _first_steps(capture)
         self._threads = [] if capture.api is None else calling_threads(capture.api)
         self._without_launches = _traces_without_launches(capture)
@@ -159,12 +159,12 @@ class _Devices:
             call=self._joined(locations, "call"),
             returned=self._joined(locations, "returned"),
             thread=self._joined(locations, "thread"),
-            by_graph=self._joined(locations, "by_graph") if self._capture.has_graph_launches else None,
+            by_graph=self._joined(locations, "by_graph") if self._capture.on_device.has_graph_launches else None,
         )
 
     def _joined(self, locations: Sequence[Location], name: str) -> Integers:
         """Return the array `name` of all activity at some locations, one location after another."""
-        parts = [self._capture.of_device(location, name) for location in locations]
+        parts = [self._capture.on_device.array_at(name, location) for location in locations]
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def _launching_threads(self, launches: Launches | None) -> list[_Thread]:
