@@ -310,8 +310,8 @@ def test_phases_have_the_number_of_the_step_that_holds_their_start(
     arrays = {"start": np.array(starts), "duration": np.array(ends) - np.array(starts)}
     groups = [(0, PID, name, 7) for name in names]
     events = Events(("process", "name", "thread"), groups, np.arange(len(names)), arrays, {(0, PID): slice(len(names))})
-    rows = Marks(events).rows
-    assert [(row["phase"], row["step"], row["start"], row["duration"]) for row in rows] == numbered
+    marked = Marks(events).steps_and_phases
+    assert [(mark.phase, mark.step, mark.start, mark.duration) for mark in marked] == numbered
 
 
 def test_phases_are_told_whatever_their_capitals(tmp_path: Path) -> None:

@@ -11,3 +11,13 @@ Row: TypeAlias = dict[str, Cell]
 # A value of a JSON file, and an object of one.
 Json: TypeAlias = "str | int | float | bool | Sequence[Json] | Mapping[str, Json] | None"
 JsonObject: TypeAlias = dict[str, Json]
+
+
+def number_of(cell: Cell) -> float:
+    """Return the number that a cell holds.
+
+    Raises `TypeError` if the cell is empty or holds a text.
+    """
+    if isinstance(cell, int | float):
+        return cell
+    raise TypeError(f"found {cell!r}, expected a number")

@@ -1,10 +1,11 @@
 """Collectives: the sizes of their messages and their bandwidth."""
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from multicard.core.values import Row
 from multicard.trace.events import Events
 from multicard.trace.model import MISSING, Integers
 
@@ -43,7 +44,7 @@ def bus_bandwidth(collective: str | None, message_bytes: float, ranks: int, seco
     return message_bytes * factor(ranks) / seconds
 
 
-def message_columns(kernels: Events, positions: Integers, transfer: Integers) -> dict[str, Any]:
+def message_columns(kernels: Events, positions: Integers, transfer: Integers) -> Row:
     """Return columns about the messages of some kernels of one collective. Columns that are unknown are left out.
 
     - `transfer_s`: seconds from the moment at which all ranks had joined, summed over the kernels. Left out if this
@@ -61,7 +62,7 @@ def message_columns(kernels: Events, positions: Integers, transfer: Integers) ->
     `kernels`: as `messages.communication_kernels` returns them. `positions`: those of the kernels that are meant.
     `transfer`: for each of `kernels`, the nanoseconds after all ranks had joined, or `MISSING`.
     """
-    columns: dict[str, Any] = {}
+    columns: Row = {}
     transfer_of_all = transfer.take(positions)
     if (transfer_of_all != MISSING).all():
         columns["transfer_s"] = int(transfer_of_all.sum()) / 1e9
@@ -106,11 +107,26 @@ def _total_bandwidth(kernels: Events, positions: Integers, seconds: float) -> fl
     return sum(bandwidths)
 
 
-def by_message_size(kernels: Events) -> list[tuple[dict[str, Any], Integers]]:
-    """Return a row for each message size of each device, collective, communicator and number of ranks.
+class SizedMessages(NamedTuple):
+    """Communication kernels whose messages have one size and are alike in all else, made by `by_message_size`.
 
-    A row consists of its columns and of the positions of its kernels. Kernels whose message has no known size are left
-    out. `kernels`: as `messages.communication_kernels` returns them.
+    `collective`, `communicator` and `ranks` are None where they were not recorded. `positions`: those of the kernels.
+    """
+
+    trace: int
+    process: int
+    device: int | None
+    collective: str | None
+    communicator: str | None
+    ranks: int | None
+    size_bytes: int
+    positions: Integers
+
+
+def by_message_size(kernels: Events) -> list[SizedMessages]:
+    """Return the kernels of each message size of each device, collective, communicator and number of ranks.
+
+    Kernels whose message has no known size are left out. `kernels`: as `messages.communication_kernels` returns them.
 
     Raises `CannotTell` if no kernel has a message of known size.
     """
@@ -121,23 +137,24 @@ def by_message_size(kernels: Events) -> list[tuple[dict[str, Any], Integers]]:
     for code, key in enumerate(kernels.group_fields("process", "device", "collective", "communicator", "ranks")):
         codes_of_key.setdefault(key, []).append(code)
 
-    rows: list[tuple[dict[str, Any], Integers]] = []
+    messages: list[SizedMessages] = []
     for key, codes in sorted(codes_of_key.items(), key=str):
         positions = kernels.of_groups(codes, sized)
         sizes = kernels.arrays["bytes"].take(positions)
         trace, process, device, collective, communicator, rank_count = key
         for size, positions_of_size in _by_value(sizes, positions):
-            columns = {
-                "trace": trace,
-                "process": process,
-                "device": device,
-                "collective": collective,
-                "group": communicator,
-                "ranks": rank_count,
-                "size_bytes": size,
-            }
-            rows.append((columns, positions_of_size))
-    return rows
+            messages_of_size = SizedMessages(
+                trace=trace,
+                process=process,
+                device=device,
+                collective=collective,
+                communicator=communicator,
+                ranks=rank_count,
+                size_bytes=size,
+                positions=positions_of_size,
+            )
+            messages.append(messages_of_size)
+    return messages
 
 
 def _by_value(values: Integers, positions: Integers) -> Iterator[tuple[int, Integers]]:

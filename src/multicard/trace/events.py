@@ -153,7 +153,3 @@ class Events:
         """Return the trace and the named fields of each group, by code."""
         indices = [0, *(self.fields.index(name) + 1 for name in names)]
         return [tuple(group[index] for index in indices) for group in self.groups]
-
-    def group_dicts(self) -> list[dict[str, Any]]:
-        """Return for each group, by code, a dictionary of the values of `fields` by name."""
-        return [dict(zip(self.fields, group[1:], strict=True)) for group in self.groups]

@@ -201,11 +201,12 @@ class ByOrder:
 def _kernel_groups(kernels: Events) -> list[_KernelGroup]:
     """Return the groups of kernels in the order of their codes."""
     groups: list[_KernelGroup] = []
-    described = kernels.group_dicts()
-    for code, (trace, *_) in enumerate(kernels.groups):
-        fields = described[code]
-        stream = _Stream(trace, fields["device"], fields.get("stream"))
-        groups.append(_KernelGroup(code, stream, fields["collective"]))
+    # Streams are not read if nothing needs them; then all kernels of a device are in one stream.
+    streams: list[int | None] = [None] * len(kernels.groups)
+    if "stream" in kernels.fields:
+        streams = kernels.group_field("stream")
+    for code, (trace, device, collective) in enumerate(kernels.group_fields("device", "collective")):
+        groups.append(_KernelGroup(code, _Stream(trace, device, streams[code]), collective))
     return groups
 
 

@@ -101,17 +101,21 @@ def _groups(
     base = len(message_groups) + 1
     pair_of_kernel = kernels.code * np.int64(base) + message_code
     pairs, code = np.unique(pair_of_kernel, return_inverse=True)
-    kernel_groups = kernels.group_dicts()
+    kernel_groups = kernels.group_fields("process", "device", "name", "class", "collective")
+    # Streams are not read if nothing needs them.
+    streams: list[int | None] = [None] * len(kernel_groups)
+    if "stream" in kernels.fields:
+        streams = kernels.group_field("stream")
     groups: list[tuple[Any, ...]] = []
     for pair in pairs.tolist():
         kernel_code, code_of_message = divmod(pair, base)
-        trace, *_ = kernels.groups[kernel_code]
-        fields = {"stream": None} | kernel_groups[kernel_code]
-        described = _Message(fields["collective"], None, None)
+        trace, process, device, name, class_name, collective = kernel_groups[kernel_code]
+        message = _Message(collective, None, None)
         if code_of_message:
-            described = message_groups[code_of_message - 1]
-        fields |= described._asdict()
-        groups.append((trace, *(fields[name] for name in COMMUNICATION_FIELDS)))
+            message = message_groups[code_of_message - 1]
+        # In the order of `COMMUNICATION_FIELDS`, after the trace.
+        kernel_fields = (trace, process, device, streams[kernel_code], name, class_name)
+        groups.append((*kernel_fields, message.collective, message.ranks, message.communicator))
     return code.astype(np.int64), groups
 
 

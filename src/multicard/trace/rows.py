@@ -1,8 +1,7 @@
 """Rows of the activity tables, from the events of a capture.
 
 The public functions that take a capture make the rows of one table each. They are called only for a capture that holds
-the events that the table requires (`Activity` in `tables`). A row has the number of its trace under "trace". If a row
-lacks a column, that column is empty in the table.
+the events that the table requires (`Activity` in `tables`).
 """
 
 from collections import Counter
@@ -14,28 +13,27 @@ import numpy as np
 
 from multicard.core.layout import PHASES
 from multicard.core.system import in_parallel
+from multicard.core.values import Row
+from multicard.trace.activity_row import ActivityRow
 from multicard.trace.api_calls import LAUNCH
 from multicard.trace.captured_events import STEPS, CapturedEvents
 from multicard.trace.collectives import CannotTell, by_message_size, message_columns
-from multicard.trace.events import Events, Location
+from multicard.trace.events import Events
 from multicard.trace.launches import UNKNOWN
 from multicard.trace.model import Integers, why_absent
 from multicard.trace.statistics import Grouped, Statistics, statistics
-from multicard.trace.steps import STEP
+from multicard.trace.steps import STEP, StepOrPhase
 from multicard.trace.stragglers import straggler_rows, transfer_times
 
-Row = dict[str, Any]
-Rows = list[Row]
-# The fields of a group of events by name, as `Events.group_dicts` returns them.
-Group = dict[str, Any]
+Rows = list[ActivityRow]
 
-# The number of the trace and some fields of a group of events. They identify what a row is about.
+# The number of the trace, the process id and some further fields of a group of events. They identify what a row is
+# about.
 Key = tuple[Any, ...]
 
 # The statistics of at least this many values are computed in threads. For fewer, starting threads would take longer.
 VALUES_WORTH_THREADS = 10_000
 
-DEVICE_COLUMNS = ("trace", "process", "device")
 # Statistics of durations, which are in nanoseconds and become columns in seconds; and statistics of sizes in bytes.
 TIME_STATISTICS = ("total", "mean", "median", "min", "max", "std")
 SIZE_STATISTICS = ("mean", "median", "min", "max", "std")
@@ -72,16 +70,24 @@ def _summed(values: Grouped, events: Events, keys: Sequence[Key | None]) -> list
     return list(zip(codes_of_key, results, strict=True))
 
 
-def _sorted_rows(sums: Iterable[tuple[Key, Statistics]], *columns: str) -> Rows:
-    """Return rows of keys (trace, process, then `columns`) and statistics, longest total first within a process."""
+def _longest_first(sums: Iterable[tuple[Key, Statistics]]) -> list[tuple[Key, Statistics]]:
+    """Return keys and statistics process by process, longest total first within a process."""
 
     def order(item: tuple[Key, Statistics]) -> tuple[int, str, int]:
         key, durations = item
         trace, process, *_ = key
         return trace, str(process), -durations.total
 
-    names = ("trace", "process", *columns)
-    return [dict(zip(names, key, strict=True)) | _seconds(durations) for key, durations in sorted(sums, key=order)]
+    return sorted(sums, key=order)
+
+
+def _row(key: Key, columns: Sequence[str], *further_cells: Row) -> ActivityRow:
+    """Return the row of a key, whose fields after trace and process are the cells of `columns`."""
+    trace, process, *fields = key
+    cells: Row = dict(zip(columns, fields, strict=True))
+    for further in further_cells:
+        cells |= further
+    return ActivityRow(trace, process, cells)
 
 
 def phases(capture: CapturedEvents) -> Rows:
@@ -91,24 +97,30 @@ def phases(capture: CapturedEvents) -> Rows:
 
     Raises `CannotTell` if nothing marks steps or phases.
     """
-    marked = capture.marks.rows
+    marked = capture.marks.steps_and_phases
     if not marked:
         raise CannotTell(f"no range is named {STEP}, {', '.join(PHASES[:-1])} or {PHASES[-1]}")
     if capture.scope == STEPS:
-        marked = [row for row in marked if _begins_in_steps(row, capture)]
+        marked = [mark for mark in marked if _begins_in_steps(mark, capture)]
     origins: dict[int, int] = {}
-    for row in marked:
-        origins[row["trace"]] = min(origins.get(row["trace"], row["start"]), row["start"])
-    return [
-        {**row, "start_s": (row["start"] - origins[row["trace"]]) / 1e9, "duration_s": row["duration"] / 1e9}
-        for row in marked
-    ]
+    for mark in marked:
+        origins[mark.trace] = min(origins.get(mark.trace, mark.start), mark.start)
+    rows: Rows = []
+    for mark in marked:
+        cells: Row = {
+            "step": mark.step,
+            "phase": mark.phase,
+            "start_s": (mark.start - origins[mark.trace]) / 1e9,
+            "duration_s": mark.duration / 1e9,
+        }
+        rows.append(ActivityRow(mark.trace, mark.process, cells))
+    return rows
 
 
-def _begins_in_steps(row: Row, capture: CapturedEvents) -> bool:
+def _begins_in_steps(mark: StepOrPhase, capture: CapturedEvents) -> bool:
     """Return True if a step or phase begins between the start of the first step and the end of the last one."""
-    first, last = capture.marks.window(row["trace"], row["process"])
-    return bool(first <= row["start"] < last)
+    first, last = capture.marks.window(mark.trace, mark.process)
+    return bool(first <= mark.start < last)
 
 
 def sums(kind: str, fields: Mapping[str, str]) -> Callable[[CapturedEvents], Rows]:
@@ -121,7 +133,8 @@ def sums(kind: str, fields: Mapping[str, str]) -> Callable[[CapturedEvents], Row
     def make(capture: CapturedEvents) -> Rows:
         events = capture.required(kind)
         keys = events.group_fields("process", *fields.values())
-        return _sorted_rows(_summed(events.durations, events, keys), *fields)
+        sums_of_keys = _longest_first(_summed(events.durations, events, keys))
+        return [_row(key, tuple(fields), _seconds(durations)) for key, durations in sums_of_keys]
 
     return make
 
@@ -133,19 +146,18 @@ def launches(capture: CapturedEvents) -> Rows:
     device without any kernel whose call was recorded has a row without delays.
     """
     kernels = capture.required("kernels")
-    rows = []
+    rows: Rows = []
     for location in sorted(kernels.locations, key=str):
         kernel_start = kernels.array_at("start", location)
         call_start = kernels.array_at("call", location)
         call_end = kernels.array_at("returned", location)
         joined = np.flatnonzero(call_start != UNKNOWN)
-        row: Row = dict(zip(DEVICE_COLUMNS, location, strict=True))
-        row |= {"kernels": len(kernel_start), "joined": len(joined)}
+        cells: Row = {"kernels": len(kernel_start), "joined": len(joined)}
         if len(joined):
             joined_start = kernel_start.take(joined)
-            row |= _delays("latency", joined_start - call_start.take(joined))
-            row |= _delays("queue_delay", joined_start - call_end.take(joined))
-        rows.append(row)
+            cells |= _delays("latency", joined_start - call_start.take(joined))
+            cells |= _delays("queue_delay", joined_start - call_end.take(joined))
+        rows.append(_row(location, ("device",), cells))
     return rows
 
 
@@ -171,11 +183,11 @@ def collectives(capture: CapturedEvents) -> Rows:
     kernels = _communication(capture)
     transfer = transfer_times(kernels, capture.matching)
     keys = kernels.group_fields("process", "device", "collective")
-    rows = _sorted_rows(_summed(kernels.durations, kernels, keys), "device", "collective")
-    for row in rows:
-        row_key = (row["trace"], row["process"], row["device"], row["collective"])
-        is_of_row = kernels.mask(key == row_key for key in keys)
-        row |= message_columns(kernels, np.flatnonzero(is_of_row), transfer)
+    rows: Rows = []
+    for key, durations in _longest_first(_summed(kernels.durations, kernels, keys)):
+        is_of_row = kernels.mask(key_of_group == key for key_of_group in keys)
+        messages = message_columns(kernels, np.flatnonzero(is_of_row), transfer)
+        rows.append(_row(key, ("device", "collective"), _seconds(durations), messages))
     return rows
 
 
@@ -186,10 +198,18 @@ def message_sizes(capture: CapturedEvents) -> Rows:
     """
     kernels = _communication(capture)
     transfer = transfer_times(kernels, capture.matching)
-    rows = []
-    for columns, positions in by_message_size(kernels):
-        durations = statistics(kernels.arrays["duration"].take(positions))
-        rows.append(columns | message_columns(kernels, positions, transfer) | _seconds(durations))
+    rows: Rows = []
+    for messages in by_message_size(kernels):
+        durations = statistics(kernels.arrays["duration"].take(messages.positions))
+        cells: Row = {
+            "device": messages.device,
+            "collective": messages.collective,
+            "group": messages.communicator,
+            "ranks": messages.ranks,
+            "size_bytes": messages.size_bytes,
+        }
+        cells |= message_columns(kernels, messages.positions, transfer) | _seconds(durations)
+        rows.append(ActivityRow(messages.trace, messages.process, cells))
     return rows
 
 
@@ -210,18 +230,22 @@ def memory_operations(capture: CapturedEvents) -> Rows:
     if not has_size.all():
         durations_with_size = Grouped(codes_with_size, memory.arrays["duration"][has_size])
     time_of_key = dict(_summed(durations_with_size, memory, keys))
-    rows = _sorted_rows(_summed(memory.durations, memory, keys), *fields)
-    for row in rows:
-        row_key = tuple(row[name] for name in ("trace", "process", *fields))
-        size = size_of_key.get(row_key)
-        if size is None:
-            continue
-        row["bytes"] = size.total
-        for name in SIZE_STATISTICS:
-            row[f"{name}_bytes"] = getattr(size, name)
-        seconds = time_of_key[row_key].total / 1e9
-        row["bandwidth_bytes_per_s"] = size.total / seconds if seconds > 0 else None
+    rows: Rows = []
+    for key, durations in _longest_first(_summed(memory.durations, memory, keys)):
+        bytes_cells: Row = {}
+        if key in size_of_key:
+            bytes_cells = _bytes(size_of_key[key], time_of_key[key].total / 1e9)
+        rows.append(_row(key, fields, _seconds(durations), bytes_cells))
     return rows
+
+
+def _bytes(sizes: Statistics, seconds: float) -> Row:
+    """Return the columns of statistics of sizes in bytes, and the bandwidth of copying them in so many seconds."""
+    cells: Row = {"bytes": sizes.total}
+    for name in SIZE_STATISTICS:
+        cells[f"{name}_bytes"] = getattr(sizes, name)
+    cells["bandwidth_bytes_per_s"] = sizes.total / seconds if seconds > 0 else None
+    return cells
 
 
 def stragglers(capture: CapturedEvents) -> Rows:
@@ -252,16 +276,18 @@ def _why_no_stragglers(capture: CapturedEvents) -> str:
 class _Share:
     """A share of summed time: the time of some events of a kind, divided by the time of all events of that kind.
 
-    `total`: describes the divisor, which is the one that NVIDIA's own report on that kind uses. `fields`: there is one
-    share for each process and each combination of values of these fields. `is_part`: returns True for the groups of
-    events whose time is divided.
+    `total`: describes the divisor, which is the one that NVIDIA's own report on that kind uses. `columns`: there is one
+    share for each process and each combination of values of these fields of the events' groups. `field`: the field of
+    the groups that shows which events are part of the share. `is_part`: returns True for the values of this field whose
+    events are.
     """
 
     name: str
     event_kind: str
     total: str
-    fields: tuple[str, ...]
-    is_part: Callable[[Group], bool]
+    columns: tuple[str, ...]
+    field: str
+    is_part: Callable[[str], bool]
 
 
 _ALL_COPIES = "time of all memory operations on the device"
@@ -269,15 +295,37 @@ _ALL_CALLS = "time of all CUDA API calls of the process"
 _ALL_KERNELS = "time of all kernels on the device"
 SHARES = (
     _Share(
-        "host_to_device_copies",
-        "memory",
-        _ALL_COPIES,
-        ("device",),
-        lambda group: group["operation"] == "host_to_device",
+        name="host_to_device_copies",
+        event_kind="memory",
+        total=_ALL_COPIES,
+        columns=("device",),
+        field="operation",
+        is_part=lambda operation: operation == "host_to_device",
     ),
-    _Share("kernel_launches", "api", _ALL_CALLS, (), lambda group: bool(LAUNCH.match(group["name"]))),
-    _Share("synchronizations", "api", _ALL_CALLS, (), lambda group: "Synchronize" in group["name"]),
-    _Share("nccl", "kernels", _ALL_KERNELS, ("device",), lambda group: group["class"] == "communication"),
+    _Share(
+        name="kernel_launches",
+        event_kind="api",
+        total=_ALL_CALLS,
+        columns=(),
+        field="name",
+        is_part=lambda function: LAUNCH.match(function) is not None,
+    ),
+    _Share(
+        name="synchronizations",
+        event_kind="api",
+        total=_ALL_CALLS,
+        columns=(),
+        field="name",
+        is_part=lambda function: "Synchronize" in function,
+    ),
+    _Share(
+        name="nccl",
+        event_kind="kernels",
+        total=_ALL_KERNELS,
+        columns=("device",),
+        field="class",
+        is_part=lambda class_name: class_name == "communication",
+    ),
 )
 
 
@@ -292,28 +340,33 @@ def shares(capture: CapturedEvents) -> Rows:
 
 
 def _share_rows(share: _Share, events: Events) -> Rows:
-    """Return a row for each process and combination of values of the share's fields, sorted by the `str` of these.
+    """Return a row for each process and combination of values of the share's columns, sorted by the `str` of these.
 
     The ratio is None if the total time is 0.
     """
-    part_ns: Counter[Location] = Counter()
-    total_ns: Counter[Location] = Counter()
-    keys = events.group_fields("process", *share.fields)
-    for code, group in enumerate(events.group_dicts()):
-        # A row of the class backtrace repeats a call that has a row of its own.
-        if code not in events.durations or group.get("api") == "backtrace":
+    part_ns: Counter[Key] = Counter()
+    total_ns: Counter[Key] = Counter()
+    keys = events.group_fields("process", *share.columns)
+    values = events.group_field(share.field)
+    # A row of the class backtrace repeats a call that has a row of its own.
+    repeats_call = [False] * len(keys)
+    if "api" in events.fields:
+        repeats_call = [api == "backtrace" for api in events.group_field("api")]
+    for code, key in enumerate(keys):
+        if code not in events.durations or repeats_call[code]:
             continue
         group_ns = int(events.durations.of([code]).sum(dtype=np.int64))
-        total_ns[keys[code]] += group_ns
-        if share.is_part(group):
-            part_ns[keys[code]] += group_ns
+        total_ns[key] += group_ns
+        if share.is_part(values[code]):
+            part_ns[key] += group_ns
     rows: Rows = []
     for key in sorted(total_ns, key=str):
-        row: Row = dict(zip(("trace", "process", *share.fields), key, strict=True))
-        row["share"] = share.name
-        row["total_s"] = part_ns[key] / 1e9
-        row["of"] = share.total
-        row["of_s"] = total_ns[key] / 1e9
-        row["ratio"] = part_ns[key] / total_ns[key] if total_ns[key] else None
-        rows.append(row)
+        cells: Row = {
+            "share": share.name,
+            "total_s": part_ns[key] / 1e9,
+            "of": share.total,
+            "of_s": total_ns[key] / 1e9,
+            "ratio": part_ns[key] / total_ns[key] if total_ns[key] else None,
+        }
+        rows.append(_row(key, share.columns, cells))
     return rows

@@ -176,6 +176,23 @@ class _Mark(NamedTuple):
         return self.owner, self.start, -self.end, self.phase
 
 
+class StepOrPhase(NamedTuple):
+    """A step or a phase of a process, as `Marks` lists it.
+
+    `phase`: `STEP` or one of `PHASES`. `step`: the number of the step, counted from 1 in each process; a phase belongs
+    to the step during which it starts, and `step` is None if there is no such step. `start` and `duration`: nanoseconds
+    of the host. `thread`: the thread that marked it; None if it was not recorded.
+    """
+
+    trace: int
+    process: int
+    phase: str
+    step: int | None
+    start: int
+    duration: int
+    thread: int | None
+
+
 class Marks:
     """Steps and phases of the processes of a capture: as ranges mark them, or, for steps, as the traces hold them."""
 
@@ -194,31 +211,25 @@ class Marks:
                     self._found[trace_number, process] = steps
 
     @cached_property
-    def rows(self) -> list[dict[str, Any]]:
+    def steps_and_phases(self) -> list[StepOrPhase]:
         """Steps and phases, process by process and in order of time within a process.
-
-        A row has "trace", "process", "thread", "phase", "step", "start" and "duration". "phase" is `STEP` or one of
-        `PHASES`. "step" is the number of the step, counted from 1 in each process; a phase belongs to the step during
-        which it starts, and "step" is None if there is no such step. "start" and "duration" are nanoseconds of the
-        host.
 
         A step that starts inside another step is left out and not counted.
         """
-        rows: list[dict[str, Any]] = []
+        numbered: list[StepOrPhase] = []
         marks = sorted(self._found_steps() + self._marked_by_ranges(), key=lambda mark: mark.order)
         for _, marks_of_process in groupby(marks, key=lambda mark: mark.owner):
-            rows += _numbered(marks_of_process)
-        return rows
+            numbered += _numbered(marks_of_process)
+        return numbered
 
     @cached_property
     def steps(self) -> dict[Owner, Steps]:
         """Steps of the host, by trace and process. Processes without steps are left out."""
         windows_of_owner: dict[Owner, list[Window]] = {}
-        for row in self.rows:
-            if row["phase"] == STEP:
-                owner = (row["trace"], row["process"])
-                window = (row["start"], row["start"] + row["duration"])
-                windows_of_owner.setdefault(owner, []).append(window)
+        for mark in self.steps_and_phases:
+            if mark.phase == STEP:
+                window = (mark.start, mark.start + mark.duration)
+                windows_of_owner.setdefault((mark.trace, mark.process), []).append(window)
         steps: dict[Owner, Steps] = {}
         for owner, windows in windows_of_owner.items():
             starts, ends = np.array(windows, np.int64).T
@@ -228,7 +239,7 @@ class Marks:
     @cached_property
     def threads(self) -> set[tuple[Any, ...]]:
         """Each thread that marked steps, as (number of the trace, process id, thread id)."""
-        return {(row["trace"], row["process"], row["thread"]) for row in self.rows if row["phase"] == STEP}
+        return {(mark.trace, mark.process, mark.thread) for mark in self.steps_and_phases if mark.phase == STEP}
 
     def window(self, trace: int, process: int | None) -> Window:
         """Return the time from the start of the first step of a process to the end of its last step.
@@ -287,8 +298,8 @@ class Marks:
         return windows
 
 
-def _numbered(marks: Iterable[_Mark]) -> Iterator[dict[str, Any]]:
-    """Yield the rows of `Marks.rows` for the marks of one process, which must be sorted by `_Mark.order`.
+def _numbered(marks: Iterable[_Mark]) -> Iterator[StepOrPhase]:
+    """Yield the steps and phases for the marks of one process, which must be sorted by `_Mark.order`.
 
     A step that starts inside another step is left out. In the example the second step starts inside the first, so it is
     left out. The phase "forward" starts in the first step, and the phase "data" outside of all steps:
@@ -300,7 +311,7 @@ def _numbered(marks: Iterable[_Mark]) -> Iterator[dict[str, Any]]:
     ...     _Mark(owner, 3_000, 4_000, "forward", 1),
     ...     _Mark(owner, 12_000, 13_000, "data", 1),
     ... ]
-    >>> [(row["phase"], row["step"], row["start"], row["duration"]) for row in _numbered(marks)]
+    >>> [(mark.phase, mark.step, mark.start, mark.duration) for mark in _numbered(marks)]
     [('step', 1, 0, 10000), ('forward', 1, 3000, 1000), ('data', None, 12000, 1000)]
     """
     step_number = 0
@@ -318,15 +329,15 @@ def _numbered(marks: Iterable[_Mark]) -> Iterator[dict[str, Any]]:
             step_end = mark.end
         is_in_step = step_number > 0 and start < step_end
         trace, process = mark.owner
-        yield {
-            "trace": trace,
-            "process": process,
-            "phase": mark.phase,
-            "step": step_number if is_in_step else None,
-            "start": start,
-            "duration": mark.end - start,
-            "thread": mark.thread,
-        }
+        yield StepOrPhase(
+            trace=trace,
+            process=process,
+            phase=mark.phase,
+            step=step_number if is_in_step else None,
+            start=start,
+            duration=mark.end - start,
+            thread=mark.thread,
+        )
 
 
 def _times(ranges: Events, is_chosen: Sequence[bool]) -> Iterator[tuple[int, int, int]]:

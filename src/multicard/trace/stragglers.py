@@ -1,10 +1,12 @@
 """Ranks side by side: how long each waited in collectives for the last one to join, and how often it came last."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from multicard.core.values import Row
+from multicard.trace.activity_row import ActivityRow
 from multicard.trace.events import Events, Location
 from multicard.trace.matched_calls import MatchedCalls, Matching
 from multicard.trace.model import MISSING, Integers
@@ -18,7 +20,7 @@ class _Key(NamedTuple):
     rank: Location
 
 
-def straggler_rows(calls: Sequence[MatchedCalls]) -> list[dict[str, Any]]:
+def straggler_rows(calls: Sequence[MatchedCalls]) -> list[ActivityRow]:
     """Return a row for each collective, group and rank, sorted by the `str` of these.
 
     `times_last` counts the calls in which the rank waited 0 ns: it was the last to join, maybe together with others.
@@ -30,7 +32,7 @@ def straggler_rows(calls: Sequence[MatchedCalls]) -> list[dict[str, Any]]:
     return [_row(key, calls_of_key[key]) for key in sorted(calls_of_key, key=lambda key: str(tuple(key)))]
 
 
-def _row(key: _Key, calls: Sequence[MatchedCalls]) -> dict[str, Any]:
+def _row(key: _Key, calls: Sequence[MatchedCalls]) -> ActivityRow:
     """Return the row of a rank; all calls are of one collective and group."""
     waits_of_calls: list[Integers] = []
     transfers_of_calls: list[Integers] = []
@@ -41,9 +43,7 @@ def _row(key: _Key, calls: Sequence[MatchedCalls]) -> dict[str, Any]:
     waits = np.concatenate(waits_of_calls)
     transfers = np.concatenate(transfers_of_calls)
     trace, process, device = key.rank
-    return {
-        "trace": trace,
-        "process": process,
+    cells: Row = {
         "device": device,
         "collective": key.collective,
         "group": key.group,
@@ -56,6 +56,7 @@ def _row(key: _Key, calls: Sequence[MatchedCalls]) -> dict[str, Any]:
         "max_wait_s": int(waits.max()) / 1e9,
         "together_s": int(transfers.sum()) / 1e9,
     }
+    return ActivityRow(trace, process, cells)
 
 
 def transfer_times(events: Events, matching: Matching) -> Integers:

@@ -2,11 +2,10 @@
 
 from collections.abc import Callable
 from statistics import fmean, median
-from typing import Any
 
 from multicard.core.text import counted
+from multicard.core.values import Cell, Row, number_of
 
-Row = dict[str, Any]
 Rows = list[Row]
 
 # Names of the tables that a summary consists of, in its order: the most wanted table first.
@@ -25,7 +24,7 @@ def summarized(name: str, rows: Rows) -> Rows:
     if shorten is not None:
         rows = shorten(rows)
     if rows and "total_s" in rows[0]:
-        return sorted(rows, key=lambda row: -row["total_s"])
+        return sorted(rows, key=lambda row: -number_of(row["total_s"]))
     return rows
 
 
@@ -33,7 +32,7 @@ def _phase_means(rows: Rows) -> Rows:
     """Return a row for each process and phase with the mean and median duration, in the order of their first rows."""
     means: Rows = []
     for key, phase_rows in _grouped(rows, ("report", "rank", "process", "phase")):
-        durations = [row["duration_s"] for row in phase_rows]
+        durations = [number_of(row["duration_s"]) for row in phase_rows]
         means.append(
             key
             | {
@@ -65,7 +64,7 @@ def _mean_step(steps: Rows) -> Row:
     mean = dict(steps[0])
     for name, value in steps[0].items():
         if name.endswith("_s") and value is not None:
-            mean[name] = fmean(step[name] for step in steps)
+            mean[name] = fmean(number_of(step[name]) for step in steps)
     mean["scope"] = f"mean of {counted(len(steps), 'step')}"
     return mean
 
@@ -75,7 +74,7 @@ def _grouped(rows: Rows, columns: tuple[str, ...]) -> list[tuple[Row, Rows]]:
 
     Return for each group these values by column, and its rows. Groups are in the order of their first rows.
     """
-    groups: dict[tuple[Any, ...], Rows] = {}
+    groups: dict[tuple[Cell, ...], Rows] = {}
     for row in rows:
         groups.setdefault(tuple(row[column] for column in columns), []).append(row)
     return [(dict(zip(columns, values, strict=True)), members) for values, members in groups.items()]

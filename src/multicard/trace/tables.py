@@ -17,13 +17,14 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
+from multicard.core.values import Cell, Row
 from multicard.trace import rows as table_rows
+from multicard.trace.activity_row import ActivityRow
 from multicard.trace.captured_events import CAPTURE, SCOPES, STEPS, CapturedEvents
 from multicard.trace.collectives import CannotTell
 from multicard.trace.device_times import SHARES
 from multicard.trace.idle import CAUSES, NAMED
 from multicard.trace.model import Trace, why_absent
-from multicard.trace.rows import Rows
 from multicard.trace.steps import STEP
 from multicard.trace.timeline import gpus_of, timeline
 
@@ -63,7 +64,7 @@ class Activity:
 
     events: tuple[str, ...]
     columns: tuple[str, ...]
-    make: Callable[[CapturedEvents], Rows]
+    make: Callable[[CapturedEvents], list[ActivityRow]]
     description: str
     needs: tuple[str, ...] = ()
     requires_any: bool = False
@@ -89,17 +90,17 @@ class ActivityTables(NamedTuple):
     - `warnings`: lines on what the capture lacks, so that the tables may be wrong.
     - `diagnostics`: lines that the profilers recorded about problems, such as events that they could not record.
     - `gpu_count`: number of GPUs of the machine; None if there are several traces, or the only one does not state it.
-    - `shared`: for each report, process and device whose GPU is also that of an earlier process: the earlier process,
-      under which the rows of `timeline` about this GPU stand.
+    - `shared`: by the cells `report`, `process` and `device` of each device whose GPU is also that of an earlier
+      process: the earlier process, under which the rows of `timeline` about this GPU stand.
     """
 
-    rows: dict[str, Rows]
+    rows: dict[str, list[Row]]
     absent: dict[str, str]
     notices: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     diagnostics: tuple[str, ...] = ()
     gpu_count: int | None = None
-    shared: Mapping[tuple[str, int, int], int] = MappingProxyType({})
+    shared: Mapping[tuple[Cell, Cell, Cell], int] = MappingProxyType({})
 
     def table(self, name: str) -> pa.Table:
         """Return a table with all of its columns; without rows if the capture has no events for it."""
@@ -130,7 +131,7 @@ def activity_tables(
     reasons = {name: activity.why_absent(traces) for name, activity in wanted.items()}
     present = {name: activity for name, activity in wanted.items() if reasons[name] is None}
     capture = CapturedEvents(traces, _kinds_to_read(traces, present.values(), scope), scope)
-    rows: dict[str, Rows] = {}
+    rows: dict[str, list[Row]] = {}
     for name, activity in present.items():
         try:
             rows[name] = _complete(activity, activity.make(capture), traces)
@@ -174,9 +175,9 @@ def _diagnostics(capture: CapturedEvents) -> tuple[str, ...]:
     return tuple(dict.fromkeys(lines))
 
 
-def _shared_gpus(capture: CapturedEvents) -> dict[tuple[str, int, int], int]:
+def _shared_gpus(capture: CapturedEvents) -> dict[tuple[Cell, Cell, Cell], int]:
     """Return what `ActivityTables.shared` holds."""
-    shared: dict[tuple[str, int, int], int] = {}
+    shared: dict[tuple[Cell, Cell, Cell], int] = {}
     for locations in gpus_of(capture):
         _, first_process, _ = locations[0]
         for trace, process, device in locations[1:]:
@@ -184,16 +185,15 @@ def _shared_gpus(capture: CapturedEvents) -> dict[tuple[str, int, int], int]:
     return shared
 
 
-def _complete(activity: Activity, rows: Rows, traces: Sequence[Trace]) -> Rows:
+def _complete(activity: Activity, rows: Sequence[ActivityRow], traces: Sequence[Trace]) -> list[Row]:
     """Return rows with exactly the columns of their table, in its order; None for a column that the row lacks."""
     columns = activity.schema.names
-    complete = []
+    complete: list[Row] = []
     for row in rows:
-        trace = traces[row["trace"]]
-        process = row.get("process")
-        rank = None if process is None else trace.ranks.get(process)
-        values = row | {"report": trace.name, "rank": rank}
-        complete.append({column: values.get(column) for column in columns})
+        trace = traces[row.trace]
+        identity: Row = {"report": trace.name, "rank": trace.ranks.get(row.process), "process": row.process}
+        cells = row.cells | identity
+        complete.append({column: cells.get(column) for column in columns})
     return complete
 
 

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 
 from multicard.core.system import in_parallel
+from multicard.core.values import Row
+from multicard.trace.activity_row import ActivityRow
 from multicard.trace.api_calls import GRAPH_LAUNCH, KERNEL_LAUNCH
 from multicard.trace.captured_events import CAPTURE, STEPS, CapturedEvents
 from multicard.trace.code_loading import loading_launches
@@ -29,7 +31,6 @@ from multicard.trace.launches import UNKNOWN, calling_threads
 from multicard.trace.model import Integers
 from multicard.trace.steps import ALWAYS, HOST, STEP, Steps
 
-Row = dict[str, Any]
 # The number of a trace, a process id and a thread id.
 _Thread = tuple[Any, ...]
 
@@ -47,7 +48,7 @@ _NEEDED_EVENTS = {
 _NO_STEPS = Steps(np.empty(0, np.int64), np.empty(0, np.int64), HOST)
 
 
-def timeline(capture: CapturedEvents) -> list[Row]:
+def timeline(capture: CapturedEvents) -> list[ActivityRow]:
     """Return the rows of each GPU: one about the capture or all steps together, and then one about each step.
 
     In the scope `STEPS` the first row of a GPU spans from the start of the first step to the end of the last one. In
@@ -107,7 +108,7 @@ class _Devices:
         self._without_launches = _traces_without_launches(capture)
         self._host = lru_cache(self._HOSTS_KEPT)(self._new_host)
 
-    def rows(self, locations: tuple[Location, ...]) -> list[Row]:
+    def rows(self, locations: tuple[Location, ...]) -> list[ActivityRow]:
         """Return the rows of the GPU at these locations: one for its window, then one for each step.
 
         Steps and window are those of the first location.
@@ -126,18 +127,18 @@ class _Devices:
         shares = self._recorded_shares(trace, times)
         origin = self._origins.get(trace)
 
-        rows: list[Row] = []
+        rows: list[ActivityRow] = []
         for number, start in enumerate(starts.tolist()):
-            row: Row = {"trace": trace, "process": process, "device": device_number, "processes": len(locations)}
+            cells: Row = {"device": device_number, "processes": len(locations)}
             if number == 0:
-                row |= {"scope": window.scope, "extent": window.extent, "step": None}
-                row |= {f"{cause}_call": function for cause, function in times.functions.items()}
+                cells |= {"scope": window.scope, "extent": window.extent, "step": None}
+                cells |= {f"{cause}_call": function for cause, function in times.functions.items()}
             else:
-                row |= {"scope": STEP, "extent": steps.extent, "step": number}
-            row["start_s"] = None if origin is None else (start - origin) / 1e9
+                cells |= {"scope": STEP, "extent": steps.extent, "step": number}
+            cells["start_s"] = None if origin is None else (start - origin) / 1e9
             for share, nanoseconds in shares.items():
-                row[f"{share}_s"] = None if nanoseconds is None else nanoseconds[number] / 1e9
-            rows.append(row)
+                cells[f"{share}_s"] = None if nanoseconds is None else nanoseconds[number] / 1e9
+            rows.append(ActivityRow(trace, process, cells))
         return rows
 
     def _device(self, locations: Sequence[Location], launches: Launches | None) -> Device:
@@ -261,9 +262,10 @@ def _kinds_of(event_kind: str, events: Events) -> Integers:
     if event_kind == "graphs":
         return np.full(len(events.groups), GRAPH, np.int8)
     kinds: list[int] = []
-    for group in events.group_dicts():
-        if event_kind == "kernels":
-            kinds.append(COMMUNICATION if group["class"] == "communication" else COMPUTE)
-        else:
-            kinds.append(MIGRATION if group["operation"].startswith("unified_") else MEMORY)
+    if event_kind == "kernels":
+        for class_name in events.group_field("class"):
+            kinds.append(COMMUNICATION if class_name == "communication" else COMPUTE)
+    else:
+        for operation in events.group_field("operation"):
+            kinds.append(MIGRATION if operation.startswith("unified_") else MEMORY)
     return np.array(kinds, np.int8)

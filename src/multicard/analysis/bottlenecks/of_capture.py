@@ -20,6 +20,7 @@ from multicard.analysis.runs.step_parts import MOSTLY, TRACED_PARTS, StepPart
 from multicard.analysis.runs.step_periods import StepTime, step_time
 from multicard.core.text import counted
 from multicard.core.units import SECONDS, percent, with_unit
+from multicard.core.values import number_of
 from multicard.trace import idle
 from multicard.trace.api_calls import KERNEL_LAUNCH
 from multicard.trace.tables import STEP, ActivityTables
@@ -316,11 +317,11 @@ def _without_gpus(tables: ActivityTables) -> Answer:
 
 
 def _launched_kernels(tables: ActivityTables) -> int:
-    return sum(
-        row["calls"]
-        for row in tables.rows.get("cuda_api", [])
-        if row["api"] != "backtrace" and KERNEL_LAUNCH.match(row["function"])
-    )
+    launches = 0.0
+    for row in tables.rows.get("cuda_api", []):
+        if row["api"] != "backtrace" and KERNEL_LAUNCH.match(str(row["function"])):
+            launches += number_of(row["calls"])
+    return int(launches)
 
 
 def _phases_words(phases: pd.DataFrame) -> str:

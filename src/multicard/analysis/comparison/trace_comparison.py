@@ -11,6 +11,7 @@ import pandas as pd
 from multicard.analysis.runs.device_time import overall, per_period
 from multicard.analysis.runs.step_periods import StepTime, ratio_of_step_times, step_time
 from multicard.core.text import gpu_name
+from multicard.core.values import number_of
 from multicard.trace.idle import CAUSES
 from multicard.trace.tables import STEP, ActivityTables
 
@@ -226,9 +227,9 @@ def _totals(capture: ActivityTables, table: str, is_per_step: bool) -> Totals:
     seconds: dict[str, float] = defaultdict(float)
     calls: dict[str, float] = defaultdict(float)
     for row in rows:
-        name = row[name_column] or "(other)"
-        seconds[name] += row[duration_column]
-        calls[name] += row.get("calls", 1)
+        name = str(row[name_column] or "(other)")
+        seconds[name] += number_of(row[duration_column])
+        calls[name] += number_of(row.get("calls", 1))
     processes = _process_count(rows)
     if table == "collectives":
         # Processes that ran kernels but no collectives have no row in this table, but count in the mean.
