@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pandas as pd
 from markupsafe import Markup
@@ -64,12 +64,19 @@ class ScenarioSection:
     notes: list[str]
 
 
+class ClaimTest(NamedTuple):
+    """What the template shows of a test of a claim: what it states, and what was found."""
+
+    statement: str
+    finding: str
+
+
 class Claim(NamedTuple):
     """What the template shows of a claim of the papers."""
 
     verdict: str
     text: str
-    tests: list[dict[str, Any]]  # rows of claims_tests.csv
+    tests: list[ClaimTest]
     facts: dict[str, str]
 
 
@@ -221,7 +228,9 @@ def _claims(contents: ReportContents) -> list[Claim]:
         return []
     claims = []
     for row in table.to_dict("records"):
-        tests_of_claim = tests[tests["claim"] == row["claim"]].to_dict("records")
+        rows_of_claim = tests[tests["claim"] == row["claim"]]
+        statements = zip(rows_of_claim["test"], rows_of_claim["finding"], strict=True)
+        tests_of_claim = [ClaimTest(statement, finding) for statement, finding in statements]
         facts = {in_words(name): row[name] for name in CLAIM_FACTS if row.get(name)}
         claims.append(Claim(row["verdict"], row["claim_text"], tests_of_claim, facts))
     return sorted(claims, key=_verdict_order)
