@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
 from multicard.core.layout import CLAIM_TESTS, CLAIMS
+from multicard.core.values import Row
 from multicard.papers.claims import read_claims
 from multicard.papers.judge import JudgedClaim, TestResult, judge
 from multicard.results.results import Results
@@ -55,8 +55,8 @@ def table_of_tests(judged: Sequence[JudgedClaim]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=list(TEST_COLUMNS))
 
 
-def _test_row(claim: str, result: TestResult) -> dict[str, Any]:
-    row: dict[str, Any] = {
+def _test_row(claim: str, result: TestResult) -> Row:
+    row: Row = {
         "claim": claim,
         "test": result.test.statement,
         "verdict": result.verdict,

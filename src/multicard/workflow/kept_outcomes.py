@@ -9,11 +9,11 @@ import json
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from multicard.core.files import atomic_write, read_json, sha256, write_json
 from multicard.core.layout import CAPTURED, EPOCHS, KEPT, RUN, STEPS, TRACE
 from multicard.core.system import read_or_none
+from multicard.core.values import JsonObject
 from multicard.experiment.read_run import read_run
 from multicard.experiment.workload import WORKLOADS
 from multicard.runs.parameters import JobParameters
@@ -22,11 +22,8 @@ MADE_OF = "made_of.json"
 # Files beside the record that rules read after a run. Without them, a kept record is not restored.
 WITH_RECORD = (STEPS, EPOCHS, f"{TRACE}/{CAPTURED}")
 
-# Everything that an outcome depends on, as JSON stores it.
-Ingredients = dict[str, Any]
 
-
-def made_of(parameters: JobParameters, data: Path | None, model: Path | None) -> Ingredients:
+def made_of(parameters: JobParameters, data: Path | None, model: Path | None) -> JsonObject:
     """Return everything that an outcome depends on: parameters, prepared inputs, and the user's script.
 
     `data`, `model`: folders of the prepared inputs, None if the run has no such input. An input is identified by the
@@ -43,10 +40,11 @@ def made_of(parameters: JobParameters, data: Path | None, model: Path | None) ->
     return json.loads(json.dumps(ingredients))
 
 
-def keep(folder: Path, ingredients: Ingredients, memory_mb: int | None) -> None:
+def keep(folder: Path, ingredients: JsonObject, memory_mb: int | None) -> None:
     """Keep a copy of a run's run.json in its run directory `folder`, and note what the outcome was made of.
 
-    `memory_mb`: the memory per node that the run's job requested, in MB; None if it requested none.
+    `ingredients`: what `made_of` returns. `memory_mb`: the memory per node that the run's job requested, in MB; None if
+    it requested none.
     """
     kept = folder / KEPT
     shutil.rmtree(kept, ignore_errors=True)
@@ -55,7 +53,7 @@ def keep(folder: Path, ingredients: Ingredients, memory_mb: int | None) -> None:
     write_json(kept / MADE_OF, {"of": ingredients, "memory_mb": memory_mb})
 
 
-def restore(folder: Path, ingredients: Ingredients, memory_mb: int | None) -> bool:
+def restore(folder: Path, ingredients: JsonObject, memory_mb: int | None) -> bool:
     """Copy a kept run.json back into the run directory `folder` and return True; return False if the run has to run.
 
     The run has to run if no readable outcome is kept, the kept outcome is made of other ingredients, or a file of

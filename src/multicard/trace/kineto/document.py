@@ -131,6 +131,10 @@ def _list_at_top(events: list[Event], findings: Findings) -> Document:
     return Document(events)
 
 
+# An event of a file that was decoded into plain values, in the format of Chrome's "Trace Event Format".
+_PlainEvent = dict[str, Any]
+
+
 def _events(entries: list[Any], findings: Findings) -> list[Event]:
     """Return the objects in a list as events, and count all other entries as a finding."""
     objects = [entry for entry in entries if isinstance(entry, dict)]
@@ -138,7 +142,7 @@ def _events(entries: list[Any], findings: Findings) -> list[Event]:
     return [_event(entry) for entry in objects]
 
 
-def _event(entry: dict[str, Any]) -> Event:
+def _event(entry: _PlainEvent) -> Event:
     """Return an object of the file as an event. A field of an unexpected type is None.
 
     A missing field has the default value of `Event`, as if the text had been decoded into records. If the arguments are
