@@ -10,6 +10,7 @@ from factories import make_run
 from multicard.analysis.runs.measures import trace_to_record
 from multicard.core.files import write_json
 from multicard.core.layout import PHASES
+from multicard.core.trace_manifests import Exported, TraceFile
 from multicard.experiment.read_run import read_run
 from multicard.results.run_files import RunFiles
 from multicard.runs.record import ProfilerUse, RankRecord
@@ -26,8 +27,8 @@ DEVICE_MS = [9.0, 8.0, 8.0, 9.0]
 def run(folder: Path, calls: bool = True) -> Path:
     (folder / "trace").mkdir(parents=True)
     make_trace(folder / "trace" / "report.sqlite", Process(HOST, KERNELS), calls=calls)
-    exported = {"profiler": "nsys", "missing": None, "files": [{"name": "report.sqlite"}]}
-    write_json(folder / "trace" / "exported.json", exported)
+    report = TraceFile.of(folder / "trace" / "report.sqlite")
+    Exported("nsys", None, (report,), captured_sha256="").write(folder / "trace")
     record = make_run(profiler=ProfilerUse(used="nsys"), ranks=(RankRecord(rank=0, pid=PID),))
     write_json(folder / "run.json", record.as_json())
     windows = ["measured", *["profiled"] * len(DEVICE_MS)]

@@ -9,6 +9,7 @@ from rows import judge
 from captures import Process, make_trace
 from multicard.core.files import write_json
 from multicard.core.layout import PHASES
+from multicard.core.trace_manifests import Exported, TraceFile
 from multicard.experiment.read_run import read_run
 from multicard.experiment.runs import Run
 from multicard.runs.parameters import JobParameters, run_id
@@ -56,8 +57,8 @@ def judged(
     marks, work = marks or dict.fromkeys(pids, HOST), work or dict.fromkeys(pids, WORK)
     processes = [Process(marks.get(pid, ()), work.get(pid, ())) for pid in pids]
     make_trace(folder / "trace" / "report.sqlite", *processes)
-    exported = {"profiler": "nsys", "missing": None, "files": [{"name": "report.sqlite"}]}
-    write_json(folder / "trace" / "exported.json", exported)
+    report = TraceFile.of(folder / "trace" / "report.sqlite")
+    Exported("nsys", None, (report,), captured_sha256="").write(folder / "trace")
     facts = {
         "run": run_id(p), "outcome": "completed", "reason": None, "parameters": p.model_dump(), "wall_time_s": 9.0,
         "profiler": {"used": "nsys", "trace_missing": None}, "steps_per_pass": 9, "hardware": {"gpus": []},

@@ -12,7 +12,6 @@ from multicard.core.files import described, write_csv, write_json
 from multicard.core.layout import (
     ACTIVITY,
     ACTIVITY_INDEX,
-    CAPTURED,
     EPOCH_COLUMNS,
     EPOCHS,
     RUN,
@@ -21,6 +20,7 @@ from multicard.core.layout import (
     TRACE,
 )
 from multicard.core.text import gpu_name, natural
+from multicard.core.trace_manifests import Captured
 from multicard.core.values import Row
 from multicard.experiment.workload import parameters_of
 from multicard.results.run_files import RunFiles
@@ -210,7 +210,7 @@ def _write_run(traced: Traced, recorded: Sequence[Trace], folder: Path) -> None:
     activity = activity_tables(traces, scope=IN_STEPS)
     traced.notices = activity.notices
     missing = "it was adopted; multicard analyze --as-runs reads its traces again"
-    write_json(folder / TRACE / CAPTURED, {"profiler": profiler, "missing": missing, "files": []})
+    Captured(profiler, missing).write(folder / TRACE)
     write_tables(activity, folder, profiler)
     write_csv(folder / STEPS, STEP_COLUMNS, _step_rows(traced, RunFiles(folder)))
     write_csv(folder / EPOCHS, EPOCH_COLUMNS, ())

@@ -5,10 +5,10 @@ import signal
 from pathlib import Path
 
 from multicard.core.errors import TraceError
-from multicard.core.files import described, write_json
-from multicard.core.layout import CAPTURED, LOG, node_files
+from multicard.core.layout import LOG, node_files
 from multicard.core.reasons import LONGEST_MESSAGE
 from multicard.core.text import printable
+from multicard.core.trace_manifests import Captured, TraceFile
 from multicard.launch.judge import text_of
 from multicard.launch.supervise import Ended
 from multicard.launch.watch import FINISH_LIMIT_S
@@ -37,15 +37,15 @@ def keep_trace(
     rank; None if it failed in none.
     """
     entry = PROFILERS[profiler]
-    # For each file, what its entry in the manifest has in addition to name, size and checksum.
-    files: dict[str, dict[str, int]] = {}
+    # The node of each file by name; None if the job ran on one node, or if the file is that of a rank.
+    files: dict[str, int | None] = {}
     missing = None
     if entry.rank_file:
-        files |= {entry.rank_file.format(rank=rank): {} for rank in range(parameters.ranks)}
+        files |= {entry.rank_file.format(rank=rank): None for rank in range(parameters.ranks)}
     if entry.node_file:
         names = node_files(entry.node_file, parameters.nodes)
         for node, name in enumerate(names):
-            files[name] = {"node": node} if len(names) > 1 else {}
+            files[name] = node if len(names) > 1 else None
     if not files:
         missing = "no profiler was used"
     elif outcome != "completed":
@@ -71,10 +71,6 @@ def keep_trace(
         shutil.move(scratch / name, target / name)  # not `rename`: the scratch folder may be on another disk
         if entry.node_file:
             (target / name).chmod(0o600)  # the report may hold the environment of the job, with secrets
-    captured = {
-        "profiler": profiler,
-        "missing": missing,
-        "files": [described(target / name) | node for name, node in files.items()],
-    }
-    write_json(target / CAPTURED, captured)
+    kept = tuple(TraceFile.of(target / name, node) for name, node in files.items())
+    Captured(profiler, missing, kept).write(target)
     return missing

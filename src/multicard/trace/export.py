@@ -1,16 +1,13 @@
 """Make the traces of a run readable: reports of Nsight Systems become SQLite."""
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from multicard.core.errors import TraceError
-from multicard.core.files import described, read_object, sha256, write_json
+from multicard.core.files import sha256
 from multicard.core.layout import CAPTURED, EXPORTED, TRACE
+from multicard.core.trace_manifests import Exported, TraceFile, read_captured, read_exported
 from multicard.profilers import PROFILERS, Profiler
-
-# The entry of a file in a manifest: name, size and checksum, as `core.files.described` returns them. If the file is
-# from one of several nodes, "node" has the name of that node.
-FileEntry = dict[str, Any]
 
 
 def export_run(folder: Path) -> None:
@@ -23,46 +20,43 @@ def export_run(folder: Path) -> None:
     `folder`: that of the run. Raises `UserError` if there is no space for a readable file.
     """
     trace = folder / TRACE
-    captured = read_object(trace / CAPTURED)
+    captured = read_captured(trace)
     captured_sha256 = sha256(trace / CAPTURED)
     if _is_exported(trace, captured_sha256):
         return
-    profiler = PROFILERS[captured["profiler"]]
-    missing = captured["missing"]
-    files: list[FileEntry] = []
+    profiler = PROFILERS[captured.profiler]
+    missing = captured.missing
+    files: list[TraceFile] = []
     if missing is None:
         try:
-            for entry in captured["files"]:
-                files.append(_export(entry, profiler, trace))
+            for file in captured.files:
+                files.append(_export(file, profiler, trace))
         except TraceError as error:
             missing = str(error)
-    _delete_others(trace, profiler, captured["files"] + files)
-    exported = {
-        "profiler": profiler.name,
-        "missing": missing,
-        "files": [] if missing else files,
-        "captured_sha256": captured_sha256,
-    }
-    write_json(trace / EXPORTED, exported)
+    _delete_others(trace, profiler, [*captured.files, *files])
+    exported = Exported(
+        profiler=profiler.name,
+        missing=missing,
+        files=() if missing else tuple(files),
+        captured_sha256=captured_sha256,
+    )
+    exported.write(trace)
 
 
-def _export(captured: FileEntry, profiler: Profiler, trace: Path) -> FileEntry:
+def _export(captured: TraceFile, profiler: Profiler, trace: Path) -> TraceFile:
     """Make a readable file of a captured file.
 
     Raises `TraceError` if the captured file is missing, was changed since, or cannot be exported.
     """
-    path = trace / captured["name"]
-    if not path.exists() or sha256(path) != captured["sha256"]:
-        raise TraceError(f"{captured['name']} is missing or not what was captured")
-    exported = described(profiler.export(path, trace))
-    if "node" in captured:
-        exported["node"] = captured["node"]
-    return exported
+    path = trace / captured.name
+    if not path.exists() or sha256(path) != captured.sha256:
+        raise TraceError(f"{captured.name} is missing or not what was captured")
+    return TraceFile.of(profiler.export(path, trace), captured.node)
 
 
-def _delete_others(trace: Path, profiler: Profiler, files: list[FileEntry]) -> None:
+def _delete_others(trace: Path, profiler: Profiler, files: Sequence[TraceFile]) -> None:
     """Delete the profiler's readable files that `files` does not list, such as those of an earlier attempt."""
-    kept = {CAPTURED, EXPORTED, *(entry["name"] for entry in files)}
+    kept = {CAPTURED, EXPORTED, *(file.name for file in files)}
     for path in trace.iterdir():
         if path.name.endswith(profiler.readable) and path.name not in kept:
             path.unlink()
@@ -75,11 +69,10 @@ def _is_exported(trace: Path, captured_sha256: str) -> bool:
     """
     if not (trace / EXPORTED).is_file():
         return False
-    exported = read_object(trace / EXPORTED)
-    files = exported.get("files")
-    if exported.get("captured_sha256") != captured_sha256 or not files:
+    exported = read_exported(trace)
+    if exported.captured_sha256 != captured_sha256 or not exported.files:
         return False
-    return all(_is_unchanged(trace / entry["name"], entry["sha256"]) for entry in files)
+    return all(_is_unchanged(trace / file.name, file.sha256) for file in exported.files)
 
 
 def _is_unchanged(path: Path, expected_sha256: str) -> bool:

@@ -3,14 +3,15 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from multicard.core.errors import TraceError
-from multicard.core.files import atomic_write, described, read_object, write_json
-from multicard.core.layout import ACTIVITY, ACTIVITY_INDEX, EXPORTED, TRACE
+from multicard.core.files import atomic_write, described, write_json
+from multicard.core.layout import ACTIVITY, ACTIVITY_INDEX, TRACE
+from multicard.core.trace_manifests import TraceFile, read_exported
+from multicard.core.values import JsonObject
 from multicard.profilers import PROFILERS
 from multicard.runs.record import RankRecord
 from multicard.trace.files import open_trace
@@ -25,29 +26,28 @@ def extract_run(folder: Path, ranks: Sequence[RankRecord]) -> None:
 
     A table for which the trace holds no events is written without rows, and the index states the reason.
     """
-    exported = read_object(folder / TRACE / EXPORTED)
-    missing = exported["missing"]
-    if missing is None and PROFILERS[exported["profiler"]].reader is None:
-        missing = f"no activity tables are made of what {exported['profiler']} leaves"
+    exported = read_exported(folder / TRACE)
+    missing = exported.missing
+    if missing is None and PROFILERS[exported.profiler].reader is None:
+        missing = f"no activity tables are made of what {exported.profiler} leaves"
     tables = ActivityTables({}, {})
     if missing is None:
         try:
-            tables = activity_tables(_open_traces(folder, exported["files"], ranks), scope=STEPS)
+            tables = activity_tables(_open_traces(folder, exported.files, ranks), scope=STEPS)
         except TraceError as error:
             missing = str(error)
-    write_tables(tables, folder, exported["profiler"], missing)
+    write_tables(tables, folder, exported.profiler, missing)
 
 
-def _open_traces(folder: Path, entries: list[dict[str, Any]], ranks: Sequence[RankRecord]) -> list[Trace]:
+def _open_traces(folder: Path, files: Sequence[TraceFile], ranks: Sequence[RankRecord]) -> list[Trace]:
     """Open the exported files of a run, and add to each trace the ranks that the run recorded for its processes.
 
     If a trace states the rank of a process itself, that rank stays. Raises `TraceError` if a file cannot be opened.
     """
-    traces = [open_trace(folder / TRACE / entry["name"]) for entry in entries]
-    for entry, trace in zip(entries, traces, strict=True):
+    traces = [open_trace(folder / TRACE / file.name) for file in files]
+    for file, trace in zip(files, traces, strict=True):
         # Processes of two nodes may have the same id, so only ranks of the file's node count if that node is known.
-        node = entry.get("node")
-        ranks_of_node = [rank for rank in ranks if node in (None, rank.node)]
+        ranks_of_node = [rank for rank in ranks if file.node in (None, rank.node)]
         rank_of_process = {rank.pid: rank.rank for rank in ranks_of_node if rank.pid is not None}
         trace.ranks = rank_of_process | trace.ranks
     return traces
@@ -61,7 +61,7 @@ def write_tables(tables: ActivityTables, folder: Path, profiler: str, missing: s
     index_path = folder / ACTIVITY / ACTIVITY_INDEX
     # The old index is deleted first, because the tables that it lists are about to be replaced.
     index_path.unlink(missing_ok=True)
-    index: dict[str, Any] = {}
+    index: JsonObject = {}
     files = []
     for name, activity in ACTIVITIES.items():
         table = tables.table(name)
