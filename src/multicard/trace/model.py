@@ -175,7 +175,7 @@ class Trace:
 
     # Name in the column `report` of the tables.
     name: str
-    # Opens the events of a kind in `KINDS` that was recorded; each call reads the file anew. The second argument names
+    # Opens the events of a kind in `KINDS` that was recorded; each call reads the file again. The second argument names
     # the numbers that are needed, and the third one the group columns. Other numbers may be missing from the batches,
     # and other columns are not described.
     open: Callable[[str, tuple[str, ...], tuple[str, ...]], EventSource]
