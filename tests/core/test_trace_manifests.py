@@ -4,6 +4,9 @@ import hashlib
 import json
 from pathlib import Path
 
+import pytest
+
+from multicard.core.errors import UserError
 from multicard.core.trace_manifests import Captured, Exported, TraceFile, read_captured, read_exported
 
 
@@ -26,3 +29,18 @@ def test_a_file_of_a_job_on_one_node_has_no_node(tmp_path: Path) -> None:
         "missing": None,
         "files": [{"name": "rank0.json", "bytes": 2, "sha256": hashlib.sha256(b"{}").hexdigest()}],
     }
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ('{"profiler": "nsys", "missing": null}', "found no files, expected a list of the files of a trace"),
+        ('{"profiler": "nsys", "missing": null, "files": [{"name": "a"}]}', "expected entries with name, bytes"),
+        ('{"profiler": "nsys", "missing": null, "files": [7]}', "expected entries with name, bytes"),
+    ],
+)
+def test_a_damaged_manifest_is_refused_in_a_line(content: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "captured.json").write_text(content)
+    with pytest.raises(UserError, match=said) as refused:
+        read_captured(tmp_path)
+    assert str(refused.value).startswith(f"{tmp_path / 'captured.json'}") and "\n" not in str(refused.value)

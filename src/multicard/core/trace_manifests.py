@@ -4,11 +4,12 @@
 those that the first lists.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from multicard.core.errors import UserError
 from multicard.core.files import described, read_object, write_json
 from multicard.core.layout import CAPTURED, EXPORTED
 from multicard.core.values import JsonObject
@@ -76,16 +77,28 @@ class Exported:
 
 
 def read_captured(folder: Path) -> Captured:
-    """Read captured.json from the folder of a trace. Raises `UserError` if it is missing, or is no JSON object."""
-    values = read_object(folder / CAPTURED)
-    return Captured(values["profiler"], values["missing"], _files(values))
+    """Read captured.json from the folder of a trace. Raises `UserError` if it is missing, or not such a manifest."""
+    path = folder / CAPTURED
+    values = _values_of(path, ("profiler", "missing", "files"))
+    return Captured(values["profiler"], values["missing"], _files(values, path))
 
 
 def read_exported(folder: Path) -> Exported:
-    """Read exported.json from the folder of a trace. Raises `UserError` if it is missing, or is no JSON object."""
-    values = read_object(folder / EXPORTED)
-    return Exported(values["profiler"], values["missing"], _files(values), values["captured_sha256"])
+    """Read exported.json from the folder of a trace. Raises `UserError` if it is missing, or not such a manifest."""
+    path = folder / EXPORTED
+    values = _values_of(path, ("profiler", "missing", "files", "captured_sha256"))
+    return Exported(values["profiler"], values["missing"], _files(values, path), values["captured_sha256"])
 
 
-def _files(values: Mapping[str, Any]) -> tuple[TraceFile, ...]:
-    return tuple(TraceFile(**entry) for entry in values["files"])
+def _values_of(path: Path, needed: Sequence[str]) -> Mapping[str, Any]:
+    values = read_object(path)
+    if missing := [name for name in needed if name not in values]:
+        raise UserError(f"{path}: found no {', '.join(missing)}, expected a list of the files of a trace")
+    return values
+
+
+def _files(values: Mapping[str, Any], path: Path) -> tuple[TraceFile, ...]:
+    try:
+        return tuple(TraceFile(**entry) for entry in values["files"])
+    except TypeError:
+        raise UserError(f"{path}, files: expected entries with name, bytes and sha256") from None
