@@ -1,5 +1,6 @@
 """What a script says of itself comes before what is seen of it."""
 
+import csv
 from pathlib import Path
 
 import pytest
@@ -124,6 +125,24 @@ def test_a_stated_training_is_measured_from_its_first_step_and_profiled_in_a_pas
     assert {step["window"] for step in steps[6:]} == {"warmup", "profiled"}
     epochs = (tmp_path / "scratch" / "epochs.csv.rank0").read_text().splitlines()[1:]
     assert [(row.split(",")[0], row.split(",")[3]) for row in epochs[:3]] == [("1", "0.1"), ("2", "0.2"), ("3", "0.3")]
+
+
+def test_values_of_an_epoch_and_of_a_step_in_one_call_each_go_to_their_table(server: Server, tmp_path: Path) -> None:
+    script = """
+    import multicard.marks as marks
+    while True:
+        for x, y in loader:
+            loss = loss_of(x, y)
+            loss.backward()
+            marks.log(loss=0.5, train_loss=torch.tensor([1.0, 3.0]), test_loss=lambda: torch.tensor(7.0), other="x")
+            optimizer.step()
+    """
+    found = server.run(tmp_path, after_head(script))
+    assert found.rank["outcome"] == "completed", found.output
+    assert {step["loss"] for step in found.steps[0]} == {"0.5"}
+    with (tmp_path / "scratch" / "epochs.csv.rank0").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert rows[0] == {"epoch": "1", "train_loss": "2.0", "test_loss": "7.0", "test_accuracy": "", "epoch_time_s": ""}
 
 
 def test_a_training_that_is_all_warmup_is_refused_in_one_line(server: Server, tmp_path: Path) -> None:

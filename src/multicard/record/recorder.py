@@ -94,9 +94,14 @@ def _weighted_mean(logged: Sequence[tuple[float, Value]]) -> float:
     >>> _weighted_mean([(1.0, torch.tensor([2.0, 4.0])), (3.0, lambda: torch.tensor(7.0))])
     6.0
     """
-    tensors = ((weight, value() if callable(value) else value) for weight, value in logged)
-    total = sum(weight * tensor.double().mean().item() for weight, tensor in tensors)
+    total = sum(weight * read_value(value) for weight, value in logged)
     return total / sum(weight for weight, _ in logged)
+
+
+def read_value(value: Value) -> float:
+    """Return the mean of the elements of a logged tensor; waits until the GPU has computed them."""
+    tensor = value() if callable(value) else value
+    return tensor.double().mean().item()
 
 
 class Recorder:

@@ -10,6 +10,8 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.utils.hooks import RemovableHandle
 
 from multicard.core.layout import EPOCH_COLUMNS
+from multicard.core.system import read_or_none
+from multicard.core.values import Cell, Row
 from multicard.record.clock import Clock, Mark
 from multicard.record.compilation import has_compiled
 from multicard.record.observe.phases import (
@@ -26,7 +28,7 @@ from multicard.record.observe.phases import (
 )
 from multicard.record.observe.process import is_capturing
 from multicard.record.observe.ranges import Ranges
-from multicard.record.recorder import Step
+from multicard.record.recorder import Step, read_value
 
 VALUES_OF_EPOCHS = set(EPOCH_COLUMNS) - {"epoch"}
 
@@ -139,7 +141,7 @@ class RecordedEvents(StepEvents):
         self.counts_itself = False  # True once the script states numbers of samples or tokens
         # The tensors from which the latest backward pass of the last measured step began.
         self.losses: object = None
-        self.epochs: list[dict[str, Any]] = []  # rows of epochs.csv
+        self._epochs: list[dict[str, Any]] = []  # rows of epochs.csv, whose tensors are not read yet
         self._mark = clock.mark
         self._ranges = ranges
         self._on_gpu = on_gpu
@@ -361,19 +363,30 @@ class RecordedEvents(StepEvents):
     def log(self, values: Mapping[str, Any], weight: float, epoch: int, has_begun_work: bool) -> None:
         """Keep values that the script logs.
 
-        If any is a column of epochs.csv, all become a row of that table. Otherwise they are values of the open step if
-        `has_begun_work`, else of the last step that has ended. Values of a step that is not recorded, such as one that
-        is captured as a CUDA graph, are dropped.
+        Columns of epochs.csv become a row of that table, unless `epoch` is the only one. Other values are values of the
+        open step if `has_begun_work`, else of the last step that has ended. What is no column of steps.csv either is
+        dropped, and so are values of a step that is not recorded, such as one that is captured as a CUDA graph.
         """
         if not values.keys().isdisjoint(VALUES_OF_EPOCHS):
-            self.epochs.append({"epoch": epoch, **values})
-            return
+            of_epoch = {name: value for name, value in values.items() if name in EPOCH_COLUMNS}
+            self._epochs.append({"epoch": epoch, **of_epoch})
         step = self._step if has_begun_work else self._last
         for name in step.values.keys() & values.keys():
             value = values[name]
             step.values[name].append((weight, value if callable(value) else torch.as_tensor(value).detach()))
         if step.settled is not None:  # the step's row exists already, as after the last step of a window
             step.settled |= step.means()
+
+    def epochs(self) -> list[Row]:
+        """Return the rows of epochs.csv. A cell is None if its tensor cannot be read, as on a GPU that has failed."""
+        return [{name: _cell(value) for name, value in row.items()} for row in self._epochs]
+
+
+def _cell(value: Any) -> Cell:
+    """Return a logged value as a cell: the mean of a tensor, or of the tensor that a function returns."""
+    if callable(value) or isinstance(value, torch.Tensor):
+        return read_or_none(lambda: read_value(value))
+    return value
 
 
 class FirstCall:

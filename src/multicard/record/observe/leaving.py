@@ -116,7 +116,7 @@ def _write(recording: Recording, outcome: Mapping[str, Any], replay: Replay | No
     loaders = _describe_loaders(recording)
     _count_contents(recording, has_loaders=bool(loaders))
     recording.recorder.write(recording.scratch / rank_file(STEPS, recording.rank))
-    epochs = recording.events.epochs
+    epochs = recording.events.epochs()
     if epochs:
         write_csv(recording.scratch / rank_file(EPOCHS, recording.rank), EPOCH_COLUMNS, epochs)
     window = recording.plan.profiled
