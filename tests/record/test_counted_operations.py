@@ -66,6 +66,46 @@ def test_so_it_is_of_functions_of_ones_own() -> None:
     assert (counter.total - counter.recomputed, counter.recomputed) == (2 * product, product)
 
 
+def test_gradients_of_gradients_are_computed_once() -> None:
+    layer, x = nn.Linear(8, 8), torch.ones(4, 8, requires_grad=True)
+    with OperationCounter() as counter:
+        [gradient] = torch.autograd.grad(layer(x).pow(2).sum(), x, create_graph=True)
+        gradient.pow(2).sum().backward()
+    # The layer; the gradient of its input, as x = 2 y W; of that product, the gradients of y and W; of the layer, those
+    # of x and W.
+    assert (counter.total, counter.recomputed) == ((1 + 1 + 2 + 2) * 2 * 4 * 8 * 8, 0)
+
+
+class Forces(nn.Module):
+    """A model whose forward pass computes a gradient, as of the energy of a molecule."""
+
+    def __init__(self, checkpointed: bool) -> None:
+        super().__init__()
+        self.layer, self.checkpointed = nn.Linear(8, 8), checkpointed
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The gradient of the input."""
+        y = checkpoint(self.layer, x, use_reentrant=False) if self.checkpointed else self.layer(x)
+        return torch.autograd.grad(y.pow(2).sum(), x)[0]
+
+
+@pytest.mark.parametrize("checkpointed", [False, True])
+def test_a_gradient_that_a_module_computes_is_not_computed_again(checkpointed: bool) -> None:
+    class Doubled(nn.Linear):
+        """A layer whose result is kept squared, so that checkpointing has to compute its product again."""
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            """The squared result."""
+            return super().forward(x).pow(2)
+
+    model = Forces(checkpointed)
+    model.layer = Doubled(8, 8)
+    with OperationCounter() as counter:
+        model(torch.ones(4, 8, requires_grad=True))
+    product = 2 * 4 * 8 * 8  # the layer, and the gradient of its input
+    assert (counter.total - counter.recomputed, counter.recomputed) == (2 * product, checkpointed * product)
+
+
 def test_tf32_is_known_by_the_settings_that_pytorch_has_since_2_9() -> None:
     for precision in ("fp32", "tf32"):
         with fp32_as(precision):

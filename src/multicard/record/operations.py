@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Sequence
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
@@ -11,11 +11,23 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.utils import _python_dispatch, flop_counter
 
 from multicard.record.compilation import has_compiled
+from multicard.record.observe.replace import replace
 
 PRECISIONS = {torch.float64: "fp64", torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
 FP8 = "fp8"
 PLAIN = {torch.Tensor, torch.nn.Parameter}  # types of tensors that are no wrappers of other tensors
+# The function of torch.autograd that runs every backward pass, and the position of its argument `create_graph`. It is
+# not public; without it, a backward pass that creates a graph counts as computed a second time.
+RUN_BACKWARD = "_engine_run_backward"
+CREATE_GRAPH = 3
 CONVOLUTION = "convolution"  # an operation whose name contains this is a convolution
+
+
+class OpenBackward(NamedTuple):
+    """A backward pass that is running."""
+
+    open_calls: int  # calls of modules that were open when it began: a forward pass may compute gradients
+    creates_graph: bool  # `create_graph`: it runs with gradients enabled, so that there can be gradients of gradients
 
 
 class OperationCounter(_python_dispatch.TorchDispatchMode):
@@ -37,7 +49,8 @@ class OperationCounter(_python_dispatch.TorchDispatchMode):
         self.by_precision: Counter[str] = Counter()
         self.problem: str | None = None  # why the numbers must not be used; None if they may be
         self._open_calls = 0  # nesting depth of calls of modules
-        self._hooks: list[Any] = []
+        self._open_backwards: list[OpenBackward] = []  # the innermost is last
+        self._undo: list[Callable[[], None]] = []
 
     def __enter__(self) -> "OperationCounter":
         def begin(*_: Any) -> None:
@@ -46,12 +59,25 @@ class OperationCounter(_python_dispatch.TorchDispatchMode):
         def end(*_: Any) -> None:
             self._open_calls -= 1
 
-        self._hooks = [register_module_forward_pre_hook(begin), register_module_forward_hook(end, always_call=True)]
+        def run_backward(plain: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+            creates_graph = len(arguments) > CREATE_GRAPH and arguments[CREATE_GRAPH] is True
+            self._open_backwards.append(OpenBackward(self._open_calls, creates_graph))
+            try:
+                return plain(*arguments, **options)
+            finally:
+                self._open_backwards.pop()
+
+        self._undo = [
+            register_module_forward_pre_hook(begin).remove,
+            register_module_forward_hook(end, always_call=True).remove,
+        ]
+        if hasattr(torch.autograd, RUN_BACKWARD):
+            self._undo.append(replace(torch.autograd, RUN_BACKWARD, run_backward))
         return super().__enter__()
 
     def __exit__(self, *error: Any) -> None:
-        for hook in self._hooks:
-            hook.remove()
+        for undo in self._undo:
+            undo()
         super().__exit__(*error)
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -73,12 +99,21 @@ class OperationCounter(_python_dispatch.TorchDispatchMode):
 
     def _add(self, count: int, name: str, args: Sequence[Any], result: Any) -> None:
         self.total += count
-        # The backward pass itself calls no module, and runs with gradients disabled. So checkpointing computes an
-        # operation inside it a second time if a module is being called, or if gradients are enabled.
         is_within_backward = torch._C._current_graph_task_id() != -1
-        if is_within_backward and (self._open_calls or torch.is_grad_enabled()):
+        if is_within_backward and self._is_forward_within_backward():
             self.recomputed += count
         self.by_precision[_precision_of(name, args, result)] += count
+
+    def _is_forward_within_backward(self) -> bool:
+        """True if an operation inside a backward pass is of a forward pass, which checkpointing runs a second time.
+
+        The backward pass itself calls no module, and runs with gradients disabled unless it creates a graph. So a
+        checkpointed function that calls no module is not recognized inside a backward pass that creates a graph.
+        """
+        backward = self._open_backwards[-1] if self._open_backwards else OpenBackward(0, creates_graph=False)
+        if self._open_calls > backward.open_calls:
+            return True
+        return torch.is_grad_enabled() and not backward.creates_graph
 
 
 def _precision_of(name: str, args: Sequence[Any], result: Any) -> str:
