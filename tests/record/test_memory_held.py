@@ -129,6 +129,19 @@ def test_bytes_of_the_gpu_add_up_by_category() -> None:
     assert sum(found.bytes.values()) == TOTAL
 
 
+def other_block() -> nn.Module:
+    """A module of another class with the name of `Block`, as two files of a script may have."""
+    other = type("Block", (nn.Module,), {"forward": lambda _self, x: x})
+    assert (other.__qualname__, other is Block) == (Block.__qualname__, False)
+    return other()
+
+
+def test_modules_of_classes_of_the_same_name_are_added_as_their_bytes_are() -> None:
+    modules = [Block(), Block(), Block(), other_block(), other_block()]
+    found = sum_up(SNAPSHOT, 1, FREE, TOTAL, OWNERS, Forwards(modules))
+    assert found.most["activations"] == LargestUse(420, where="Block", modules=3 + 2)
+
+
 def test_without_any_stack_nothing_is_taken_for_a_gradient() -> None:
     found = sum_up({"segments": [segment(0, block(0, 10), block(10, 5))]}, 0, 0, 15, {0: "parameters"}, Forwards([]))
     assert {name: size for name, size in found.bytes.items() if size} == {"parameters": 10, "other_tensors": 5}

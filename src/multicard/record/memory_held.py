@@ -229,7 +229,10 @@ def _uses(segments: list[dict[str, Any]], owners: Mapping[int, str], forwards: F
 
 def _most_of_categories(by_code: Counter[Use], forwards: Forwards) -> dict[str, LargestUse]:
     """Return, for each category in `by_code`, the code that holds most of it, with the bytes that it holds."""
-    modules_of_classes = Counter({cls.__qualname__: count for cls, count in forwards.modules.items()})
+    # `by_code` joins classes of the same name, so their modules are added, too.
+    modules_of_classes: Counter[str] = Counter()
+    for module_class, count in forwards.modules.items():
+        modules_of_classes[module_class.__qualname__] += count
     most: dict[str, LargestUse] = {}
     for use, size in reversed(by_code.most_common()):  # ascending, so that the largest of a category is set last
         modules = modules_of_classes[str(use.where)] if use.category == ACTIVATIONS else None
