@@ -1,16 +1,19 @@
 """Which processes of a script the observer takes for ranks, however they are started, and how ranks end together."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from observed_scripts import LIMIT_S, Server, environment, run, site, write_job
+from multicard.record.observe import OBSERVE
+from observed_scripts import LIMIT_S, Server, environment, left, run, site, write_job
 
 pytestmark = pytest.mark.slow
 
 TRAINING = """
+import os
 import os
 import subprocess
 import sys
@@ -198,6 +201,41 @@ def test_ranks_know_whether_they_exchanged_anything_in_the_measured_steps(
     found = server.run(tmp_path, script(tmp_path, f"start(lambda RANK: {main})", WAYS), devices=2)
     assert [rank["outcome"] for rank in found.ranks] == 2 * ["completed"], found.output
     assert [rank["observed"]["exchanged"] for rank in found.ranks] == 2 * [exchanged]
+
+
+# Leaves in torch.distributed what a PyTorch has that was built without it, then observes this process.
+WITHOUT_DISTRIBUTED = """
+import os, sys, torch, torch._dynamo
+import torch.distributed as dist
+for name in set(dir(dist)) - {"is_available", "ProcessGroup"}:
+    if not name.startswith(("_", "Dist")):
+        delattr(dist, name)
+dist.is_available = lambda: False
+sys.modules["torch.distributed.distributed_c10d"] = None
+from multicard.record.observe import hooks
+hooks.install(lambda **facts: None, os.environ["MULTICARD_OBSERVE"])
+weight = torch.nn.Parameter(torch.ones(2))
+optimizer = torch.optim.SGD([weight])
+for step in range(1000):
+    if step == STEPS:
+        raise ValueError("no more")
+    weight.sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(("steps", "ranks", "reasons"), [(999, 1, [None]), (0, 1, ["error"]), (0, 2, [])])
+def test_a_pytorch_without_distributed_trains_and_reports_errors(
+    steps: int, ranks: int, reasons: list[str | None], tmp_path: Path
+) -> None:
+    script = WITHOUT_DISTRIBUTED.replace("STEPS", str(steps))
+    job, command = write_job(tmp_path, script, devices=ranks)
+    done = subprocess.run(
+        [sys.executable, *command], env=os.environ | {OBSERVE: str(job)}, text=True, stderr=subprocess.PIPE
+    )
+    found = left(tmp_path, done.returncode, done.stderr)
+    assert "Traceback" not in found.output.partition("ValueError: no more")[2]
+    assert [rank["reason"] and rank["reason"]["code"] for rank in found.ranks] == reasons, found.output
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ class HostBarrier:
 
     barriers = 0  # number of barriers that this process has made
 
-    def __init__(self, store: dist.Store) -> None:
+    def __init__(self, store: "dist.Store") -> None:
         HostBarrier.barriers += 1
         self._store = dist.PrefixStore(f"multicard/{HostBarrier.barriers}", store)
         self._waits = 0  # number of times that this rank has waited

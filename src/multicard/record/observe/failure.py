@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from multicard.core.errors import UserError
 from multicard.core.files import write_json
@@ -21,6 +20,7 @@ from multicard.record.observe.ablation import NotLeftOut
 from multicard.record.observe.ranks import (
     RANK_VARIABLES,
     claim_rank,
+    has_process_group,
     is_outermost,
     number_in_environment,
     rank_of_process,
@@ -70,7 +70,7 @@ def _is_rank(job: ObservedJob) -> bool:
     runs_program = not _names_of_program().isdisjoint(job.program)
     if job.ranks == 1 and runs_program and not is_started_by_script:
         return True
-    return dist.is_initialized() or number_in_environment(RANK_VARIABLES) is not None
+    return has_process_group() or number_in_environment(RANK_VARIABLES) is not None
 
 
 def _names_of_program() -> set[str]:

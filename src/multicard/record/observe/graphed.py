@@ -28,7 +28,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from multicard.record.clock import wait_for
 from multicard.record.observe.ablation import HOST, NotLeftOut
-from multicard.record.observe.ranks import exchanges
+from multicard.record.observe.ranks import exchanges, has_process_group
 from multicard.record.observe.recording import Recording, compare_exchanges
 from multicard.record.observe.replace import is_compiling, replace
 from multicard.record.out_of_memory import is_out_of_memory
@@ -135,14 +135,13 @@ class Graphed:
 
     def _check(self, recording: Recording) -> None:
         """Raise `NotLeftOut` if no step of this process can be captured."""
-        has_ranks = dist.is_available() and dist.is_initialized()
         if recording.devices[0].type != "cuda":
             raise NotLeftOut(HOST, "it does not compute on a GPU")
         if len(recording.devices) > 1:
             raise NotLeftOut(HOST, "a single process drives all devices")
         if self._replays_own_graphs:
             raise NotLeftOut(HOST, "its steps are CUDA graphs already")
-        if has_ranks and "cuda:gloo" in dist.get_backend_config():
+        if has_process_group() and "cuda:gloo" in dist.get_backend_config():
             raise NotLeftOut(HOST, "ranks exchange by gloo, on the host")
 
     # The captured step, and all later ones.

@@ -13,14 +13,12 @@ from pathlib import Path
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, NoReturn
 
-import torch.distributed as dist
-
 from multicard.core.job_file import JobFile, read_job
 from multicard.record.observe import OBSERVE
 from multicard.record.observe.events import NOT_RECORDED, StepEvents
 from multicard.record.observe.lifecycle import Action, Event, State, transition
 from multicard.record.observe.process import error_of_exit, is_capturing, leave_now
-from multicard.record.observe.ranks import claim_rank, rank_of_process
+from multicard.record.observe.ranks import claim_rank, has_process_group, rank_of_process
 from multicard.record.observe.training_loop import TrainingLoop
 from multicard.record.observe.updates import Updates
 
@@ -189,7 +187,7 @@ class ObservedProcess:
         def leave(error_type: type[BaseException], error: BaseException, traceback: Any) -> None:
             plain(error_type, error, traceback)
             self.leave()
-            if dist.is_available() and dist.is_initialized() and not self.read_job().observe.is_user_program:
+            if has_process_group() and not self.read_job().observe.is_user_program:
                 leave_now(1)
 
         sys.excepthook = leave

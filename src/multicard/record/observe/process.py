@@ -12,11 +12,11 @@ from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
-from torch.distributed import distributed_c10d
 
 from multicard.core.job_file import ObservedJob
 from multicard.record import visible
 from multicard.record.capture import LONGEST_WAIT, HostBarrier
+from multicard.record.observe.ranks import has_process_group
 from multicard.record.recorder import peak_memory
 
 BEFORE_LIMIT_S = 3.0  # a rank begins to write the steps so far when so many seconds of the job's time limit are left
@@ -57,9 +57,9 @@ def make_barrier() -> HostBarrier | None:
 
     A `TCPStore` gets a connection of the barrier's own, which waits for `LONGEST_WAIT` at most.
     """
-    if not dist.is_available() or not dist.is_initialized():
+    if not has_process_group():
         return None
-    store = distributed_c10d._get_default_store()  # PyTorch has no public way to it
+    store = dist.distributed_c10d._get_default_store()  # PyTorch has no public way to it
     while isinstance(store, dist.PrefixStore):
         store = store.underlying_store
     if isinstance(store, dist.TCPStore):

@@ -60,16 +60,21 @@ def _given_rank() -> str | None:
     return None
 
 
+def has_process_group() -> bool:
+    """Return True if this process has a process group. A PyTorch without torch.distributed has only `is_available`."""
+    return dist.is_available() and dist.is_initialized()
+
+
 def rank_of_process() -> int:
     """Return the rank of this process: by its process group, else by its launcher's variables, else 0."""
-    if dist.is_available() and dist.is_initialized():
+    if has_process_group():
         return dist.get_rank()
     return number_in_environment(RANK_VARIABLES) or 0
 
 
 def world_size() -> int:
     """Return the number of the script's ranks: by its process group, else by its launcher's variables, else 1."""
-    if dist.is_available() and dist.is_initialized():
+    if has_process_group():
         return dist.get_world_size()
     return number_in_environment(SIZE_VARIABLES) or 1
 
@@ -104,7 +109,7 @@ def _collectives() -> Iterator[tuple[str, int]]:
 
     Raises `TypeError` for a back end that is not in `COUNTING_BACKENDS`.
     """
-    if not dist.is_available() or not dist.is_initialized():
+    if not has_process_group():
         return
     for group in dist.distributed_c10d._world.pg_map:  # PyTorch has no public list of them
         if group.size() <= 1:
