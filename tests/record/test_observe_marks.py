@@ -127,6 +127,27 @@ def test_a_stated_training_is_measured_from_its_first_step_and_profiled_in_a_pas
     assert [(row.split(",")[0], row.split(",")[3]) for row in epochs[:3]] == [("1", "0.1"), ("2", "0.2"), ("3", "0.3")]
 
 
+def test_a_phase_ends_where_its_block_raises(server: Server, tmp_path: Path) -> None:
+    script = """
+    import multicard.marks as marks
+    while True:
+        for x, y in loader:
+            try:
+                with marks.phase("forward"):
+                    time.sleep(0.01)
+                    raise StopIteration
+            except StopIteration:
+                time.sleep(0.1)
+            with marks.phase("backward"):
+                loss_of(x, y).backward()
+            optimizer.step()
+            marks.step()
+    """
+    found = server.run(tmp_path, after_head(script))
+    assert found.rank["outcome"] == "completed", found.output
+    assert all(0.01 <= float(step["forward_s"]) < 0.1 for step in found.steps[0])
+
+
 def test_values_of_an_epoch_and_of_a_step_in_one_call_each_go_to_their_table(server: Server, tmp_path: Path) -> None:
     script = """
     import multicard.marks as marks

@@ -295,11 +295,17 @@ class Observer:
 
     @contextlib.contextmanager
     def mark_phase(self, name: str) -> Iterator[None]:
-        """Time the block as the phase `name`, if it runs on the training thread."""
+        """Time the block as the phase `name`, if it runs on the training thread. An error in it ends the phase, too."""
         is_training_thread = get_ident() == self.process.training_thread
         if is_training_thread:
             self.process.events.mark(name)
-        yield
+        try:
+            yield
+        except BaseException:
+            if is_training_thread:
+                with contextlib.suppress(Exception):  # on a GPU that has failed, the script's own error counts
+                    self.process.events.mark(NO_PHASE)
+            raise
         if is_training_thread:
             self.process.events.mark(NO_PHASE)
 
