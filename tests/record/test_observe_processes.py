@@ -203,6 +203,21 @@ def test_ranks_know_whether_they_exchanged_anything_in_the_measured_steps(
     assert [rank["observed"]["exchanged"] for rank in found.ranks] == 2 * [exchanged]
 
 
+def test_what_a_process_noted_is_kept_when_it_notes_more_and_is_not_its_child_s(tmp_path: Path) -> None:
+    script = """
+    import os, torch
+    weight = torch.nn.Parameter(torch.ones(2))
+    weight.sum().backward()
+    if os.fork() == 0:
+        raise ValueError("of the child")
+    os.wait()
+    raise ValueError("of the parent")
+    """
+    found = run(tmp_path, script, devices=2)
+    noted = {each["error"]["reason"]["message"]: each.get("backward") for each in found.processes}
+    assert noted == {"ValueError: of the child": None, "ValueError: of the parent": True}
+
+
 # Leaves in torch.distributed what a PyTorch has that was built without it, then observes this process.
 WITHOUT_DISTRIBUTED = """
 import os, sys, torch, torch._dynamo

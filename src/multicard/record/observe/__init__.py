@@ -19,7 +19,7 @@ The observer writes these files to `scratch`, with names from `multicard.core.la
     `told` (variable in which a launcher gave the process its rank, such as "RANK=0", or null);
     `rank` (that rank, or null; after the first update, the rank by `ranks.rank_of_process`);
     `steps` (true after the first update or mark, else false);
-    `backward` (true after a backward pass if no optimizer has updated, else missing);
+    `backward` (true after a backward pass before which no optimizer had updated, else missing);
     `error` (`outcome` and `reason` as in rank.json, if the process raised before its first step; else null);
   `claimed.rank<N>`: pid of the process that is rank N: the first process of this rank that updates, or that fails
   before it updates. A process that another one of the same rank has started cannot claim the rank by a failure. A

@@ -25,14 +25,19 @@ HELPERS = ("--multiprocessing-fork", "multiprocessing.resource_tracker", "multip
 # Variables in which a launcher gives a process its rank; see `multicard.record.observe.ranks`.
 RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
 LONGEST_MESSAGE = 300  # characters of an error that process.json has
+# Facts that `note_process` was given, by the process id: a process that forks passes its facts on to the new one, whose
+# they are not.
+NOTED = {}  # type: dict[int, dict[str, object]]
 JOB = os.environ.get("MULTICARD_OBSERVE", "")  # read now, because the script may clear its environment
 
 
 def note_process(**facts: object) -> None:
-    """Write process.json of this process: its general facts, and `facts`, which replace those of the same name.
+    """Write process.json of this process: its general facts, `facts`, and the facts of earlier calls.
 
-    Facts of an earlier call are not kept.
+    `facts` replace earlier and general ones of the same name.
     """
+    noted = NOTED.setdefault(os.getpid(), {})
+    noted.update(facts)
     job = os.environ.get("MULTICARD_OBSERVE", JOB)
     scratch = json.loads(Path(job).read_text(encoding="utf-8"))["scratch"]
     torch = sys.modules.get("torch")
@@ -47,7 +52,7 @@ def note_process(**facts: object) -> None:
         "steps": False,
         "error": None,
     }
-    record.update(facts)
+    record.update(noted)
     file = Path(scratch) / "process.json.{}".format(os.getpid())  # noqa: UP032
     part = file.with_suffix(file.suffix + ".part")
     part.write_text(json.dumps(record), encoding="utf-8")
