@@ -1,5 +1,6 @@
 """Of several signals that ask a process to end the first counts, once the process is ready for it."""
 
+import contextlib
 import os
 import signal
 import threading
@@ -7,6 +8,7 @@ import threading
 import pytest
 
 from multicard.core.signals import DeferredSignals, installed_handler
+from multicard.launch.ending import deferred_signals
 
 FIRST, SECOND = signal.SIGHUP, signal.SIGTERM
 
@@ -65,6 +67,15 @@ def test_another_thread_does_not_change_how_the_main_one_is_interrupted() -> Non
     thread.start()
     thread.join()
     assert calls.acted == []
+
+
+def test_a_signal_that_was_held_ends_the_process_even_if_the_block_raises() -> None:
+    with pytest.raises(SystemExit) as ended, contextlib.suppress(ValueError), deferred_signals():
+        os.kill(os.getpid(), SECOND)
+        raise ValueError
+    assert ended.value.code == 128 + SECOND
+    with pytest.raises(ValueError, match="no signal"), deferred_signals():
+        raise ValueError("no signal")
 
 
 @pytest.mark.usefixtures("hangup_ends")

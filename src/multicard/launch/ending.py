@@ -28,7 +28,8 @@ def deferred_signals() -> Iterator[DeferredSignals]:
 
     A signal that comes during `start()` is held until `wait()` begins. A signal that comes during `wait()` interrupts
     it by the exception of `end_process`, so `clean_up()` belongs in a `finally`. A signal that comes during
-    `clean_up()` ends the process when the block ends; but if the block ends by an exception, the signal is dropped.
+    `clean_up()` ends the process when the block ends, by the exception of `end_process`. This replaces an exception by
+    which the block ends, since its caller may catch that and go on.
 
     Such blocks may be nested. The inner block yields the object of the outer block, and a signal that is still held
     when the inner block ends is treated as the outer block treats signals at that place.
@@ -44,9 +45,11 @@ def deferred_signals() -> Iterator[DeferredSignals]:
             yield outer
         return
     signals = DeferredSignals()
-    with signals.installed():
-        yield signals
-    signals.deliver(end_process)
+    try:
+        with signals.installed():
+            yield signals
+    finally:
+        signals.deliver(end_process)
 
 
 def end_process(number: int) -> NoReturn:
