@@ -36,6 +36,20 @@ def test_a_large_file_may_unpack_to_more(packed: Path) -> None:
     assert UnpackLimit(times=200).bytes_for(packed) == 64 << 20
 
 
+@pytest.mark.parametrize("padding", [b"", bytes(512)])
+def test_of_a_cut_file_all_members_are_read_and_count_together(packed: Path, padding: bytes) -> None:
+    texts = [f"{start} ".encode() * 1000 for start in range(3)]
+    packed.write_bytes(padding.join(gzip.compress(text) for text in texts)[:-20])
+    whole = b"".join(texts)
+    unpacked = read_gzip(packed, None)
+    assert unpacked.is_cut and len(unpacked.content) >= 4000 and whole.startswith(unpacked.content)
+    size = len(unpacked.content)
+    assert read_gzip(packed, UnpackLimit(times=1, always_bytes=size)) == unpacked
+    for most in (size - 1, 4000, 2500, 2000):  # in the last member, at its start, in the second, at its start
+        with pytest.raises(UnpacksTooLarge):
+            read_gzip(packed, UnpackLimit(times=1, always_bytes=most))
+
+
 @pytest.mark.parametrize("limit", [None, UnpackLimit(times=40)])
 def test_of_a_file_that_was_cut_its_beginning_is_read(packed: Path, limit: UnpackLimit | None) -> None:
     text = "".join(map(str, range(20_000))).encode()

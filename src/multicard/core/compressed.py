@@ -88,10 +88,15 @@ def read_gzip(path: Path, limit: UnpackLimit | None) -> Unpacked:
     except EOFError:
         pass
     # The end of the file is missing. `gzip` does not return what it had read, so zlib unpacks the file again.
-    unpacker = zlib.decompressobj(_GZIP_WINDOW_BITS)
-    # 0 means no limit.
-    most_bytes = 0 if limit is None else limit.bytes_for(path) + 1
-    content = unpacker.decompress(path.read_bytes(), most_bytes)
-    if limit is not None and len(content) >= most_bytes:
-        raise UnpacksTooLarge(f"unpacks to more than {limit.times} times its size")
-    return Unpacked(content, is_cut=True)
+    content = bytearray()
+    packed = path.read_bytes()
+    most_bytes = None if limit is None else limit.bytes_for(path)
+    # A file may have several members, one after another (RFC 1952, 2.2), and zeros after a member, which `gzip` skips.
+    while packed:
+        unpacker = zlib.decompressobj(_GZIP_WINDOW_BITS)
+        # One byte more than is allowed shows whether there is more. 0 would mean no limit.
+        content += unpacker.decompress(packed, 0 if most_bytes is None else most_bytes + 1 - len(content))
+        if limit is not None and most_bytes is not None and len(content) > most_bytes:
+            raise UnpacksTooLarge(f"unpacks to more than {limit.times} times its size")
+        packed = unpacker.unused_data.lstrip(b"\0")
+    return Unpacked(bytes(content), is_cut=True)
