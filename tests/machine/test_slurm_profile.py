@@ -194,6 +194,29 @@ def test_the_jobs_of_a_profile_are_held_against_slurm_s_limits_on_a_user(
     assert verdict == "ok" or re.match(r"jobs: \d+ in the profile", found.do)
 
 
+# What scontrol prints for all partitions. The QOS of the first one is not that of a job which names no partition.
+PARTITIONS = r"""case "$*" in
+"show config") echo 'ClusterName             = c1' ;;
+"show partition") printf 'PartitionName=cpu\n   AllocNodes=ALL Default=NO QoS=tight\n   DefaultTime=NONE\n\n'
+    printf 'PartitionName=gpu\n   AllocNodes=ALL Default=%s QoS=part\n\n' DEFAULT
+    printf 'PartitionName=old\n   AllocNodes=ALL Default=NO QoS=N/A\n' ;;
+*) exit 1 ;;
+esac"""
+
+
+@pytest.mark.parametrize(
+    ("default", "says"),
+    [
+        ("YES", "60 at a time, and Slurm takes no more than 50 of yours (account main: MaxJobs 4 and QOS part"),
+        ("NO", "60 at a time (account main: MaxJobs 4)"),
+    ],
+)
+def test_a_job_without_a_partition_has_the_limits_of_the_default_one(look: Look, default: str, says: str) -> None:
+    scontrol = PARTITIONS.replace("DEFAULT", default)
+    found = look(a_profile(jobs=60), sacctmgr=SACCTMGR, scontrol=scontrol)["profile: jobs"]
+    assert found.found.startswith(says)
+
+
 def test_where_there_is_no_accounting_nothing_is_said_of_limits(look: Look) -> None:
     without = "echo 'You are not running a supported accounting_storage plugin' >&2; exit 1"
     assert "profile: jobs" not in look(a_profile(jobs=20), sacctmgr=without, scontrol=SCONTROL)

@@ -1,7 +1,7 @@
 """Compare the number of jobs that a profile submits at a time with Slurm's limits on the jobs of a user."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from multicard.core.system import ask
@@ -14,6 +14,15 @@ SUBMITTED, RUNNING = "MaxSubmit", "MaxJobs"
 SUBMITTED_OF_QOS, RUNNING_OF_QOS = "MaxSubmitPU", "MaxJobsPU"
 ASSOCIATION_COLUMNS = ["Account", "Partition", "DefaultQOS", SUBMITTED, RUNNING]
 QOS_COLUMNS = ["Name", SUBMITTED_OF_QOS, RUNNING_OF_QOS]
+
+
+@dataclass(frozen=True)
+class Partition:
+    """A partition, as scontrol shows it."""
+
+    name: str
+    is_default: bool = False  # True if a job that names no partition runs there
+    qos: str = ""  # its limits hold for all jobs of the partition; "" if it has none
 
 
 @dataclass(frozen=True)
@@ -61,7 +70,11 @@ def _limits(partition: str, account: str, qos: str) -> Iterator[Limit]:
     Only associations with the account of the job count, and of those for one partition only that for the job's.
     Without `qos`, the job's QOS is the default of these associations.
     """
-    qos_names = {qos, _qos_of_partition(partition)} - {""}
+    partitions = _partitions(partition)
+    if not partition:
+        partition = next((entry.name for entry in partitions if entry.is_default), "")
+    qos_of_partition = next((entry.qos for entry in partitions if entry.name == partition), "")
+    qos_names = {qos, qos_of_partition} - {""}
     account = account or _default_account()
     for row in _rows("assoc", [f"user={user()}", f"cluster={_cluster()}"], ASSOCIATION_COLUMNS):
         if row["Account"] == account and row["Partition"] in ("", partition):
@@ -106,14 +119,16 @@ def _cluster() -> str:
     return ""
 
 
-def _qos_of_partition(partition: str) -> str:
-    """Return the QOS of a partition, whose limits hold for all jobs there; "" if the partition has none.
-
-    `partition`: if it is empty, all partitions are listed, and only the first one counts.
-    """
-    lines = ask(["scontrol", "show", "partition", *([partition] if partition else [])]).lines
+def _partitions(name: str) -> list[Partition]:
+    """Return the partition of this name; all partitions if the name is empty."""
+    lines = ask(["scontrol", "show", "partition", *([name] if name else [])]).lines
+    partitions: list[Partition] = []
     for word in " ".join(lines).split():
-        name, _, value = word.partition("=")
-        if name == "QoS":
-            return "" if value == "N/A" else value
-    return ""
+        key, _, value = word.partition("=")
+        if key == "PartitionName":
+            partitions.append(Partition(value))
+        elif key == "Default" and partitions:
+            partitions[-1] = replace(partitions[-1], is_default=value == "YES")
+        elif key == "QoS" and partitions:
+            partitions[-1] = replace(partitions[-1], qos="" if value == "N/A" else value)
+    return partitions
