@@ -90,6 +90,16 @@ def test_energy_is_interpolated_between_samples_of_the_counter_and_only_in_the_w
         ({"energy_j": lambda now: now}, [], "no step was measured"),
         ({"energy_j": lambda now: now}, [(5.0, 25.0)], "the GPU was not sampled throughout"),
         ({"power_w": lambda _: 40}, [(5.0, 6.0)], "the driver does not tell the energy"),
+        (
+            {"energy_j": lambda now: now if now < 10 else None},
+            [(5.0, 15.0)],
+            "the driver does not tell the energy throughout",
+        ),
+        (
+            {"energy_j": lambda now: now if now > 10 else None},
+            [(5.0, 15.0)],
+            "the driver does not tell the energy throughout",
+        ),
     ],
 )
 def test_where_there_are_no_joules_there_is_a_reason(

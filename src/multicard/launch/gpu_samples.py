@@ -202,18 +202,26 @@ def _energy(samples: pd.DataFrame, windows: Windows) -> Energy:
     """
     if not windows:
         return Energy(reason="no step was measured")
-    times = samples["time_s"]
-    (first_start, _), (_, last_end) = windows[0], windows[-1]
-    if first_start < times.iloc[0] - PERIOD_S or last_end > times.iloc[-1] + PERIOD_S:
+    if not _cover(samples, windows):
         return Energy(reason="the GPU was not sampled throughout")
     readings = samples.dropna(subset="energy_j")
     if readings.empty:
         return Energy(reason="the driver does not tell the energy")
+    # Beyond the readings `np.interp` would take the counter to stand still.
+    if not _cover(readings, windows):
+        return Energy(reason="the driver does not tell the energy throughout")
     starts, ends = np.transpose(windows)
     joules_at_starts = np.interp(starts, readings["time_s"], readings["energy_j"])
     joules_at_ends = np.interp(ends, readings["time_s"], readings["energy_j"])
     joules = float((joules_at_ends - joules_at_starts).sum())
     return Energy(energy_j=joules, duration_s=float((ends - starts).sum()), reason=None)
+
+
+def _cover(samples: pd.DataFrame, windows: Windows) -> bool:
+    """Return True if the samples begin before the first window, and end after the last, or a period short of that."""
+    times = samples["time_s"]
+    (first_start, _), (_, last_end) = windows[0], windows[-1]
+    return first_start >= times.iloc[0] - PERIOD_S and last_end <= times.iloc[-1] + PERIOD_S
 
 
 def _conditions(samples: pd.DataFrame, windows: Windows) -> GpuConditions:
