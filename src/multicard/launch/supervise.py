@@ -24,8 +24,8 @@ class Ended:
     exit_code: int
     timed_out: bool
     wall_time_s: float
-    # True if the command is a profiler that did not exit in time after its job, and was killed.
-    lingered: bool = False
+    # Seconds after its job in which a profiler did not exit, so that it was killed; None if that did not happen.
+    lingered_s: float | None = None
     # How a profiler that wraps the job failed before all ranks had reported; None if it did not fail.
     profiler_failure: str | None = None
     # How the profiler failed at the start before this one, for which the job was started again; None at the first.
@@ -111,7 +111,7 @@ def run(
         exit_code,
         timed_out,
         time.monotonic() - started_at,
-        lingered=progress is not None and progress.phase is Phase.LINGERED,
+        lingered_s=limits.finish_s if progress is not None and progress.phase is Phase.LINGERED else None,
         profiler_failure=_failure_words(progress.profiler_failure, exit_code) if progress else None,
     )
 

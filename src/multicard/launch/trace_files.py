@@ -11,7 +11,6 @@ from multicard.core.text import printable
 from multicard.core.trace_manifests import Captured, TraceFile
 from multicard.launch.judge import text_of
 from multicard.launch.supervise import Ended
-from multicard.launch.watch import FINISH_LIMIT_S
 from multicard.profilers import PROFILERS
 from multicard.runs.parameters import JobParameters
 
@@ -59,8 +58,8 @@ def keep_trace(
         except TraceError as error:
             printed = entry.failure(text_of(target.parent / LOG))
             missing = "; ".join(filter(None, (str(error), printed and printable(printed, LONGEST_MESSAGE))))
-            if ended and ended.lingered:
-                missing += f": it did not exit within {FINISH_LIMIT_S:g} s after the job, and was killed"
+            if ended and ended.lingered_s is not None:
+                missing += f": it did not exit within {ended.lingered_s:g} s after the job, and was killed"
             # On several nodes, `exit_code` is srun's and not the profiler's.
             elif ended and ended.exit_code < 0 and entry.node_file is not None and parameters.nodes == 1:
                 missing += f": it was killed by {signal.Signals(-ended.exit_code).name}"

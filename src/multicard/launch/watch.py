@@ -19,7 +19,6 @@ import psutil
 
 from multicard.launch.processes import JOB_MARK, ProcessTree, end_processes, has_ended, variable_of
 
-FINISH_LIMIT_S = 600.0  # default of `Limits.finish_s`
 LOOK_S = 1.0  # seconds between looks while the command runs
 # Environment variable that the processes of a wrapped job have, and those of the profiler that wraps it do not.
 WRAPPED_MARK = "MULTICARD_WRAPPED"
@@ -43,7 +42,7 @@ class Limits:
     unused_s: float = 120.0
     # If a profiler is left so long after all ranks have reported, it is killed. It writes its report in this time. If a
     # profiler exits before its job, this is the time for its other processes once the job has ended.
-    finish_s: float = FINISH_LIMIT_S
+    finish_s: float = 600.0
     # Longest wait for the last output to be read after all processes have ended.
     read_s: float = 60.0
     # Wait after a command that failed. A signal to all processes, such as Slurm's, may have ended it, and then reaches
