@@ -106,16 +106,16 @@ def test_a_process_and_its_threads_old_and_new_are_moved(server: Server, tmp_pat
     output, state = done.output.splitlines()
     cpu = usable[1]
     assert output == f"bound to CPUs {cpu} of NUMA node 1"
-    assert state.startswith(f"{{{cpu}}} {{{cpu}}} {{'cpus': '{cpu}', 'numa_nodes': [1], ")
+    assert state.startswith(f"{{{cpu}}} {{{cpu}}} Bound(cpus='{cpu}', numa_nodes=[1], ")
 
 
 def test_a_real_machine_is_read_as_the_kernel_counts_it() -> None:
     nodes, state = read_nodes(), bound()
-    assert state["cpus"] == binding.format_cpus(os.sched_getaffinity(0))
+    assert state.cpus == binding.format_cpus(os.sched_getaffinity(0))
     if nodes:
         online = (binding.SYSFS / "devices/system/cpu/online").read_text()
         assert frozenset().union(*nodes.values()) == binding.parse_cpus(online)
-        assert set(state["numa_nodes"]) <= set(nodes)
+        assert set(state.numa_nodes) <= set(nodes)
 
 
 @pytest.mark.gpu

@@ -132,8 +132,8 @@ def test_products_in_fp8_have_a_precision_without_a_peak(monkeypatch: pytest.Mon
     torch.ones(512, 512) @ torch.ones(512, 512)
     torch._scaled_mm(a, b, scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
     counter.end()
-    assert counter.record["precision"] == "fp8"
-    assert counter.record["model"] == 2 * 512**3 + 2 * 16 * 16 * 32
+    assert counter.counted.precision == "fp8"
+    assert counter.counted.model == 2 * 512**3 + 2 * 16 * 16 * 32
     assert not any("fp8" in peaks for peaks in PEAKS.values())
 
 

@@ -47,4 +47,4 @@ def test_the_name_cannot_be_found_by_hashing_guesses(tmp_path: Path) -> None:
 
 def test_this_machine_has_a_digest() -> None:
     found = host()
-    assert found["name"] == socket.gethostname() and len(found["machine_digest"]) == 32
+    assert found.name == socket.gethostname() and len(found.machine_digest) == 32

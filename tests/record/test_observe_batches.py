@@ -23,7 +23,7 @@ from torch.utils.data.distributed import DistributedSampler
 
 from job_files import make_job_file
 from multicard.record.observe.batches import Contents, Pass, used_by_step
-from multicard.record.observe.loaders import Loader, loader_of, note_index, samples_asked
+from multicard.record.observe.loaders import Loader, LoaderDescription, loader_of, note_index, samples_asked
 from multicard.record.observe.plan import Pace, Plan, place
 
 IMAGES, LABELS = torch.zeros(8, 3, 4, 4), torch.zeros(8, dtype=torch.int64)
@@ -32,7 +32,7 @@ DATA = TensorDataset(torch.zeros(20, 2))
 
 def samples_in(batch_size: int | None, *batches: Any, asked: int | None = None) -> list[Any]:
     """Samples of the batches of a pass, one after another."""
-    found = Pass(Loader({}, batch_size, None, 0))
+    found = Pass(Loader(LoaderDescription("Batches"), batch_size, None, 0))
     for batch in batches:
         found.add(0, batch, asked)
     return [contents.samples for _, contents in found.batches]
@@ -181,7 +181,7 @@ MASK = torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]])
     ],
 )
 def test_tokens_are_counted_in_batches_of_texts(batch: Any, tokens: int | None) -> None:
-    found = Pass(Loader({}, None, None, 0))
+    found = Pass(Loader(LoaderDescription("Batches"), None, None, 0))
     found.add(0, batch, None)
     assert found.batches[0][1].tokens == tokens
 
@@ -193,7 +193,7 @@ def test_a_batch_that_cannot_be_read_has_neither_samples_nor_tokens() -> None:
 
         __getitem__ = values = __contains__
 
-    found = Pass(Loader({}, None, None, 0))
+    found = Pass(Loader(LoaderDescription("Batches"), None, None, 0))
     found.add(3, Broken(), None)
     assert found.batches == [(3, Contents(None, None))]
 
@@ -293,14 +293,14 @@ def in_batches(sampler: Any) -> DataLoader:
     ],
 )
 def test_loaders_say_whether_ranks_draw_their_own_samples(loader: DataLoader, distinct: bool | None) -> None:
-    assert loader_of(loader, 2).description["distinct"] is distinct
-    assert loader_of(loader, 1).description["distinct"] is True
-    assert loader_of(within(dp_rank=1, dp_world_size=2), 3).description["distinct"] is None  # no whole number of each
+    assert loader_of(loader, 2).description.distinct is distinct
+    assert loader_of(loader, 1).description.distinct is True
+    assert loader_of(within(dp_rank=1, dp_world_size=2), 3).description.distinct is None  # no whole number of each
 
 
 def test_a_loader_is_described_by_its_innermost_sampler_its_length_and_what_its_workers_prefetch() -> None:
     found = loader_of(repeating(loader(sampler=distributed(2))), 4)
-    assert (found.description["sampler"], found.description["distinct"]) == ("DistributedSampler", 2)  # of four
+    assert (found.description.sampler, found.description.distinct) == ("DistributedSampler", 2)  # of four
     each = loader(), loader(sampler=distributed(2)), loader(Stream()), in_batches(BatchSampler(range(20), 4, False))
     assert [loader_of(one, 2).length for one in each] == [5, 3, None, 5]
     assert {loader_of(one, 2).batch_size for one in each} == {4}

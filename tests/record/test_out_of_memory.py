@@ -120,8 +120,9 @@ def test_of_a_long_message_the_beginning_and_the_end_are_kept() -> None:
 def test_an_error_is_judged_by_the_memory_at_that_moment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(failure, "fullest_gpu", lambda: FULL)
     found = describe_failure(NOT_INITIALIZED, 2)
-    assert (found["outcome"], found["reason"]["code"], found["reason"]["rank"]) == ("out_of_memory", "out_of_memory", 2)
-    assert found["reason"]["message"].endswith("; 20.0 MB of 80.0 GB free on GPU 1")
+    assert found.outcome == "out_of_memory" and found.reason is not None
+    assert (found.reason.code, found.reason.rank) == ("out_of_memory", 2)
+    assert str(found.reason.message).endswith("; 20.0 MB of 80.0 GB free on GPU 1")
 
 
 def test_the_fullest_gpu_is_one_that_this_process_uses(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ import torch
 from multicard.core.layout import STEP_COLUMNS
 from multicard.record import recorder as recorder_module
 from multicard.record.clock import CudaClock, HostClock
-from multicard.record.recorder import Diverged, PeakMemory, Recorder, Step, peak_memory
+from multicard.record.recorder import Diverged, PeakMemory, Recorder, SettledStep, Step, StepCounts, peak_memory
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
 
@@ -44,7 +44,7 @@ def one_step(made: Recorder, loss: float = 1.0) -> None:
         for _ in range(2):
             with phase(made, one, "forward"):
                 time.sleep(0.03)
-        one.counts["samples"] = 5
+        one.counts = StepCounts(samples=5)
         one.values["loss"].append((1.0, torch.tensor(loss)))
 
 
@@ -53,9 +53,10 @@ def test_equal_phases_add_up_and_one_that_did_not_happen_is_empty_not_zero(tmp_p
     for _ in range(2):
         one_step(made)
         made.settle()
-    assert made.rows[0]["data_s"] >= 0.02
-    assert made.rows[0]["forward_s"] >= 0.06
-    assert made.rows[0]["data_s"] + made.rows[0]["forward_s"] <= made.rows[0]["duration_s"]
+    first = made.rows[0]
+    assert first.phases_s["data"] >= 0.02
+    assert first.phases_s["forward"] >= 0.06
+    assert first.phases_s["data"] + first.phases_s["forward"] <= first.duration_s
     made.write(tmp_path / "steps.csv")
     with (tmp_path / "steps.csv").open(newline="") as file:
         row, following = csv.DictReader(file)
@@ -88,8 +89,8 @@ def test_peaks_are_read_once_a_window_and_what_lies_between_epochs_is_left_out(
                 peak = max(peak, number)
         made.settle()
         peak = 100
-    assert [row["peak_memory_bytes"] for row in made.rows] == [2, 2, 5, 5, 5, 9, 9, 9, 9]
-    assert [row["peak_reserved_bytes"] for row in made.rows] == [4, 4, 10, 10, 10, 18, 18, 18, 18]
+    assert [step.peaks.allocated for step in made.rows if step.peaks] == [2, 2, 5, 5, 5, 9, 9, 9, 9]
+    assert [step.peaks.reserved for step in made.rows if step.peaks] == [4, 4, 10, 10, 10, 18, 18, 18, 18]
     assert reads == 5 * [tuple(gpus)]  # as each epoch begins and ends, and between the windows
 
 
@@ -128,8 +129,8 @@ def test_events_are_made_before_the_steps_and_used_again(tmp_path: Path, monkeyp
         made.settle()
     assert Event.made == ready == 2 * 12
     # A step has the marks of its start, of three phases, and of its end; whoever settles makes another.
-    assert [row["start_s"] for row in made.rows] == [0, 8, 17, 25, 34, 42]
-    assert {(row["duration_s"], row["data_s"], row["forward_s"]) for row in made.rows} == {(7, 1, 2)}
+    assert [step.start_s for step in made.rows] == [0, 8, 17, 25, 34, 42]
+    assert {(row.duration_s, row.phases_s["data"], row.phases_s["forward"]) for row in made.rows} == {(7, 1, 2)}
 
 
 class Scripted:
@@ -156,8 +157,8 @@ class Scripted:
         return 1800.0, 3600.0
 
 
-def steps_at(made: Recorder, marks: list[float], epoch: int = 1) -> list[dict[str, Any]]:
-    """Rows of steps whose starts and ends take turns in `marks`."""
+def steps_at(made: Recorder, marks: list[float], epoch: int = 1) -> list[SettledStep]:
+    """Steps whose starts and ends take turns in `marks`."""
     made.clock = Scripted(marks)
     for _ in range(len(marks) // 2):
         with step(made, epoch, "measured"):
@@ -170,7 +171,7 @@ def test_windows_are_the_times_of_the_measured_steps_of_each_epoch_by_the_clock_
     first = steps_at(made, [50.0, 51.0, 53.0, 54.0])
     later = steps_at(made, [80.0, 81.0, 81.0, 85.0], epoch=2)  # after a test of the model
     # A step starts so long after the first of the run, whatever lies between.
-    assert [row["start_s"] for row in (*first, *later)] == [0.0, 3.0, 30.0, 31.0]
+    assert [step.start_s for step in (*first, *later)] == [0.0, 3.0, 30.0, 31.0]
     made.clock = Scripted([90.0, 91.0])
     with step(made, epoch=2, window="profiled"):
         pass
@@ -182,14 +183,15 @@ def test_steps_late_in_a_run_are_as_far_apart_as_at_its_beginning(tmp_path: Path
     # In single precision, milliseconds since a start two days ago are 16 apart.
     day = 86_400.0
     rows = steps_at(recorder(), [0.0, 1.0, day, day + 1, 2 * day, 2 * day + 1, 2 * day + 1.001, 2 * day + 2])
-    assert rows[3]["start_s"] - rows[2]["start_s"] == pytest.approx(1.001, abs=1e-6)
+    assert rows[3].start_s - rows[2].start_s == pytest.approx(1.001, abs=1e-6)
 
 
 def test_a_step_has_the_mean_of_its_values_by_their_weights() -> None:
     made = recorder()
     with step(made, 1, "measured") as one:
         one.values["loss"] += [(1.0, torch.tensor([2.0, 4.0])), (3.0, torch.tensor(7.0))]
-    [row] = made.settle()
+    [settled] = made.settle()
+    row = settled.cells()
     assert (row["loss"], row["reward_chosen"]) == ((3 + 3 * 7) / 4, None)
 
 

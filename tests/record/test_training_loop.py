@@ -1,10 +1,10 @@
 """What a training loop draws is told from what its tests draw, without a process that trains."""
 
 from multicard.record.observe.batches import Pass
-from multicard.record.observe.loaders import Loader
+from multicard.record.observe.loaders import Loader, LoaderDescription
 from multicard.record.observe.training_loop import TrainingLoop
 
-TRAINING, TEST = (Loader({"batch_size": size}, size, 4, 0) for size in (8, 3))
+TRAINING, TEST = (Loader(LoaderDescription("Batches", batch_size=size), size, 4, 0) for size in (8, 3))
 
 
 def draw(loop: TrainingLoop, drawn: Pass, batches: int = 1) -> None:

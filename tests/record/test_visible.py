@@ -101,7 +101,7 @@ def test_ranks_share_a_gpu_only_where_a_variable_of_the_checks_says_so(
 
 def test_gpus_are_recorded_by_uuid_and_only_those_that_cuda_starts(torch_sees: Any) -> None:
     torch_sees(8, 1, "MIG-aaaa,MIG-bbbb")
-    assert [gpu["name"] for gpu in hardware()["gpus"]] == ["H100"]
+    assert [gpu.name for gpu in hardware().gpus] == ["H100"]
     assert visible.identities(gpus(0)) == [{"uuid": "GPU-00000000-1111", "name": "H100"}]
     assert visible.identities([torch.device("cpu")]) is None
 

@@ -59,7 +59,7 @@ def test_every_step_of_every_rank_is_seen_and_the_losses_stay(
         steps=case.steps,
     ).completed()
     every_step_is_seen(run, case)
-    assert {rank.binding.cpus for rank in run.record.ranks} == {bound()["cpus"]}
+    assert {rank.binding.cpus for rank in run.record.ranks} == {bound().cpus}
     if name in COMPARED:
         printed = losses(run.log)
         unobserved = losses(run.log_without_observer())

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import Any
 
 import psutil
@@ -46,7 +47,7 @@ def main(device_type: str, seconds: float) -> None:
     """Measure each precision for about `seconds`, on a CPU with each number of threads."""
     is_gpu = device_type == "cuda"
     device = torch.device(device_type, 0) if is_gpu else torch.device(device_type)
-    print_fact(machine={"host": host(), "hardware": hardware(), "versions": versions()})
+    print_fact(machine={"host": asdict(host()), "hardware": asdict(hardware()), "versions": versions()})
     started = time.monotonic()
     for threads in [1] if is_gpu else sorted({1, usable_cpus()}):
         for precision in precisions(device):

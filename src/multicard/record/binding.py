@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -107,20 +107,24 @@ def bind_rank(p: Any) -> None:
         NOTES.append(bind(gpus))
 
 
-def bound(sysfs: Path = SYSFS) -> dict[str, Any]:
-    """Return which CPUs the calling thread may run on, for rank.json.
+class Bound(NamedTuple):
+    """The CPUs that a thread may run on, as rank.json has them."""
 
-    `cpus`: these CPUs, such as "0-3,8"; `numa_nodes`: the nodes that have any of them, None if /sys shows no node;
-    `note`: what the latest call of `bind_rank` did, None if this rank was not asked to bind.
-    """
+    cpus: str  # a list in the form that Linux writes, such as "0-3,8"
+    numa_nodes: list[int] | None  # nodes that have any of the CPUs; None if /sys shows no node
+    note: str | None  # what the latest call of `bind_rank` did; None if this rank was not asked to bind
+
+
+def bound(sysfs: Path = SYSFS) -> Bound:
+    """Return which CPUs the calling thread may run on."""
     cpus = frozenset(os.sched_getaffinity(0))
     nodes = read_nodes(sysfs)
     nodes_of_thread = [node for node, cpus_of_node in nodes.items() if cpus_of_node & cpus]
-    return {
-        "cpus": format_cpus(cpus),
-        "numa_nodes": nodes_of_thread if nodes else None,
-        "note": NOTES[-1] if NOTES else None,
-    }
+    return Bound(
+        cpus=format_cpus(cpus),
+        numa_nodes=nodes_of_thread if nodes else None,
+        note=NOTES[-1] if NOTES else None,
+    )
 
 
 def pci_address(gpu: int) -> str:

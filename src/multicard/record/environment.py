@@ -6,9 +6,9 @@ import platform
 import re
 import socket
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -52,31 +52,56 @@ def driver(file: Path = DRIVER) -> str | None:
     return match[1] if match else None
 
 
-def hardware() -> dict[str, Any]:
-    """Return the processor, memory (in bytes) and GPUs of this machine."""
+@dataclass(frozen=True)
+class VisibleGpu:
+    """A GPU that CUDA shows this process."""
+
+    name: str
+    memory_bytes: int
+    capability: str  # CUDA's compute capability, such as "9.0"
+
+
+@dataclass(frozen=True)
+class LocalHardware:
+    """The hardware of this machine, as rank.json has it."""
+
+    processor: str
+    logical_cpus: int | None
+    usable_cpus: int  # that this process may run on
+    memory_bytes: int
+    gpus: tuple[VisibleGpu, ...]
+
+
+@dataclass(frozen=True)
+class LocalHost:
+    """The name, operating system and digest of this machine, as rank.json has them."""
+
+    name: str
+    system: str
+    machine_digest: str | None  # see `machine_digest`
+
+
+def hardware() -> LocalHardware:
+    """Return the processor, memory and GPUs of this machine."""
     gpus = [
-        {
-            "name": properties.name,
-            "memory_bytes": properties.total_memory,
-            "capability": f"{properties.major}.{properties.minor}",
-        }
+        VisibleGpu(properties.name, properties.total_memory, f"{properties.major}.{properties.minor}")
         for properties in visible_gpus()
     ]
     cpuinfo = read_or_none(Path("/proc/cpuinfo").read_text) or ""
     model = re.search(r"^model name.*?:(.*)", cpuinfo, re.M)
-    return {
-        "processor": model[1].strip() if model else platform.processor() or platform.machine(),
-        "logical_cpus": os.cpu_count(),
-        "usable_cpus": len(os.sched_getaffinity(0)),
-        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-        "gpus": gpus,
-    }
+    return LocalHardware(
+        processor=model[1].strip() if model else platform.processor() or platform.machine(),
+        logical_cpus=os.cpu_count(),
+        usable_cpus=len(os.sched_getaffinity(0)),
+        memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        gpus=tuple(gpus),
+    )
 
 
-def host() -> dict[str, str | None]:
+def host() -> LocalHost:
     """Return the name, operating system and digest of this machine."""
     name = socket.gethostname()
-    return {"name": name, "system": platform.platform(), "machine_digest": machine_digest(name)}
+    return LocalHost(name, platform.platform(), machine_digest(name))
 
 
 def machine_digest(name: str, machine_ids: Sequence[Path] = MACHINE_IDS, boot_id: Path = BOOT_ID) -> str | None:

@@ -11,7 +11,7 @@ whose `forward` allocated it.
 import gc
 import inspect
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
@@ -30,6 +30,11 @@ TORCH = str(Path(torch.__file__).parent)
 COMPILED = "torch.fx.graph_module"
 # The file of a stack's outermost frame in a backward pass, if the backward function is written in Python.
 BACKWARD = f"{TORCH}/autograd/function.py"
+
+
+# Parts of the snapshot, with the keys that `torch.cuda.memory._snapshot` documents: a segment, and a frame of a stack.
+Segment = Mapping[str, Any]
+Frame = Mapping[str, Any]
 
 
 class Buffers(NamedTuple):
@@ -66,7 +71,7 @@ class Forwards:
                 definitions = self._definitions.setdefault((code.co_filename, code.co_name), [])
                 definitions.append((code.co_firstlineno, module_class))
 
-    def called_at(self, frame: Mapping[str, Any]) -> type[nn.Module] | None:
+    def called_at(self, frame: Frame) -> type[nn.Module] | None:
         """Return the class that defines the `forward` which a frame is in; None if it is in no `forward`.
 
         Of several in the same file, it is the last one that begins at or before the frame's line.
@@ -92,7 +97,7 @@ class Use(NamedTuple):
     where: str | None = None  # class of the module for activations, line ("train.py:27") for other tensors, else None
 
 
-def use_of(frames: list[dict[str, Any]], forwards: Forwards) -> Use:
+def use_of(frames: Sequence[Frame], forwards: Forwards) -> Use:
     """Return what a block is used for, inferred from the stack that allocated it; `frames`: the innermost is first.
 
     The first of these rules that applies decides:
@@ -124,7 +129,7 @@ def use_of(frames: list[dict[str, Any]], forwards: Forwards) -> Use:
     return Use(OTHER_TENSORS, f"{PurePath(frame['filename']).name}:{frame['line']}")
 
 
-def _category_of_buffer(frame: Mapping[str, Any]) -> str | None:
+def _category_of_buffer(frame: Frame) -> str | None:
     """Return the category of the first entry of `BUFFERS` that matches a frame; None if none does."""
     for buffers in BUFFERS:
         if frame["filename"].startswith(buffers.path) and buffers.function in frame["name"]:
@@ -208,7 +213,7 @@ def sum_up(
     return MemoryHeld(gpu, total, dict(held), most=_most_of_categories(by_code, forwards))
 
 
-def _uses(segments: list[dict[str, Any]], owners: Mapping[int, str], forwards: Forwards) -> Iterator[tuple[Use, int]]:
+def _uses(segments: Sequence[Segment], owners: Mapping[int, str], forwards: Forwards) -> Iterator[tuple[Use, int]]:
     """Yield the use and the size in bytes of each block that is in use."""
     # If the script switched the history off, no block has a stack. Then a missing stack does not show a gradient.
     has_stacks = any(block.get("frames") for segment in segments for block in segment["blocks"])

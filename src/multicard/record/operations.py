@@ -2,6 +2,8 @@
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from dataclasses import replace as replace_fields
 from math import prod
 from typing import Any, NamedTuple
 
@@ -10,6 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils import _python_dispatch, flop_counter
 
+from multicard.core.values import JsonObject
 from multicard.record.compilation import has_compiled
 from multicard.record.observe.replace import replace
 
@@ -140,49 +143,60 @@ def allows_tf32(of_convolutions: bool) -> bool:
     return old.allow_tf32 if precision is None else precision == "tf32"
 
 
+@dataclass(frozen=True)
+class CountedOperations:
+    """Operations of one step, as `StepCounter` has counted them."""
+
+    model: int | None = None  # without those that checkpointing computes a second time
+    hardware: int | None = None  # all operations
+    precision: str | None = None  # that of most operations, but "fp8" if any is in fp8
+    problem: str | None = None  # why the three above are None; None if they are known, and until the step has ended
+    padded_tokens: int | None = None  # tokens of the step, padding included; None if the script does not state them
+
+    def record(self) -> JsonObject:
+        """Return the fields for rank.json, which has `padded_tokens` only if they are known."""
+        record: JsonObject = asdict(self)
+        if self.padded_tokens is None:
+            del record["padded_tokens"]
+        return record
+
+
 class StepCounter:
     """Counts the operations of one step, from the making of this object to the call of `end`.
 
-    It counts nothing if counting would change what the script runs. After `end`, `record` has
-      `model`: number of operations, without those that checkpointing computes a second time;
-      `hardware`: number of all operations;
-      `precision`: the precision of most of them, but `fp8` if any is in fp8;
-      `problem`: why these three are None; None if they are known.
-
-    `devices`: number of devices that the process computes on.
+    It counts nothing if counting would change what the script runs. `devices`: number of devices that the process
+    computes on.
     """
 
     def __init__(self, devices: int) -> None:
-        self.record: dict[str, Any] = dict.fromkeys(("model", "hardware", "precision", "problem"))
-        self.record["problem"] = _unsupported_reason(devices)
+        self.counted = CountedOperations(problem=_unsupported_reason(devices))
         self._counter: OperationCounter | None = None
-        if self.record["problem"] is None:
+        if self.counted.problem is None:
             self._counter = OperationCounter()
             self._counter.__enter__()
 
-    def end(self) -> None:
-        """Stop counting, and fill `record`."""
+    def end(self, padded_tokens: int | None = None) -> None:
+        """Stop counting, and set `counted`; `padded_tokens`: those of the step, None if they are not known."""
+        self.counted = replace_fields(self._stop(), padded_tokens=padded_tokens)
+
+    def _stop(self) -> CountedOperations:
         counter = self._counter
         self._counter = None
         if counter is None:
-            return
+            return self.counted
         if _python_dispatch._get_current_dispatch_mode() is not counter:
-            self.record["problem"] = (
-                "the script entered a mode of PyTorch's dispatcher in the step, and did not leave it"
-            )
-            return
+            problem = "the script entered a mode of PyTorch's dispatcher in the step, and did not leave it"
+            return CountedOperations(problem=problem)
         counter.__exit__(None, None, None)
-        problem = counter.problem
-        if problem is None and not counter.total:
-            problem = "PyTorch itself ran no convolution and no matrix product"
-        if problem is None and has_compiled():
-            problem = COMPILED
-        if problem is not None:
-            self.record["problem"] = problem
-            return
+        if counter.problem is not None:
+            return CountedOperations(problem=counter.problem)
+        if not counter.total:
+            return CountedOperations(problem="PyTorch itself ran no convolution and no matrix product")
+        if has_compiled():
+            return CountedOperations(problem=COMPILED)
         # A step that is partly in fp8 counts as fp8. No peak performance is known for it, and no other would be right.
         precision = FP8 if FP8 in counter.by_precision else counter.by_precision.most_common(1)[0][0]
-        self.record |= {"model": counter.total - counter.recomputed, "hardware": counter.total, "precision": precision}
+        return CountedOperations(counter.total - counter.recomputed, counter.total, precision)
 
 
 COMPILED = "torch.compile is in use"

@@ -3,23 +3,26 @@
 import math
 import resource
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
 from multicard.core.files import write_csv
 from multicard.core.layout import PHASES, REWARDS, STEP_COLUMNS
+from multicard.core.values import Row
 from multicard.record.clock import Clock, Mark, clock_for
 
 if TYPE_CHECKING:
-    from multicard.record.operations import StepCounter
+    from multicard.record.operations import CountedOperations, StepCounter
 
 Value = torch.Tensor | Callable[[], torch.Tensor]
 # Number of the step whose operations are counted. It is not the first, which also makes the optimizer's state and
 # compiles.
 COUNTED_STEP = 2
+VALUES = ("loss", *REWARDS)  # columns of values that a script logs
 MEASURED = "measured"
 
 
@@ -39,11 +42,51 @@ class PeakMemory(NamedTuple):
     reserved: int | None  # on a GPU by PyTorch's caching allocator; on a CPU None
 
 
+class StepCounts(NamedTuple):
+    """Numbers of samples and tokens of a step, on one rank; None for what is not known."""
+
+    samples: int | None = None
+    tokens: int | None = None
+    padded_tokens: int | None = None  # padding included
+
+
+@dataclass
+class SettledStep:
+    """A step whose marks are read: a row of steps.csv."""
+
+    rank: int
+    number: int  # of the step, from 1
+    epoch: int
+    window: str  # "warmup", "measured" or "profiled"
+    start_s: float  # seconds from the start of the first step
+    duration_s: float
+    phases_s: Mapping[str, float]  # seconds of each phase that the step had, by the phase's name
+    counts: StepCounts
+    means: Mapping[str, float]  # mean of each value that was logged, by the name of its column
+    peaks: PeakMemory | None  # None if they are not read yet
+
+    def cells(self) -> Row:
+        """Return the cells of the row; None for a phase that the step did not have, and for what is not known."""
+        return {
+            "rank": self.rank,
+            "epoch": self.epoch,
+            "step": self.number,
+            "window": self.window,
+            "start_s": self.start_s,
+            "duration_s": self.duration_s,
+            **{f"{phase}_s": self.phases_s.get(phase) for phase in (*PHASES, "evaluation")},
+            **self.counts._asdict(),
+            **{name: self.means.get(name) for name in VALUES},
+            "peak_memory_bytes": self.peaks.allocated if self.peaks else None,
+            "peak_reserved_bytes": self.peaks.reserved if self.peaks else None,
+        }
+
+
 class Step:
     """Marks, counts and logged values of one step.
 
-    `end` is None until the step has ended. `settled` is the step's row of steps.csv, and None until its marks are read.
-    `peaks` is None until the peaks of memory are read.
+    `end` is None until the step has ended, `settled` until its marks are read, and `peaks` until the peaks of memory
+    are read.
     """
 
     def __init__(self, number: int, epoch: int, window: str, start: Mark):
@@ -53,35 +96,33 @@ class Step:
         self.start = start
         self.end: Mark | None = None
         self.phases: list[tuple[str, Mark, Mark]] = []  # name, start and end
-        self.counts: dict[str, int | None] = {"samples": 0, "tokens": None, "padded_tokens": None}
+        self.counts = StepCounts(samples=0)
         # Weight and value of each time that a name was logged. Tensors stay on their device until they are read.
-        self.values: dict[str, list[tuple[float, Value]]] = {name: [] for name in ("loss", *REWARDS)}
-        self.settled: dict[str, Any] | None = None
+        self.values: dict[str, list[tuple[float, Value]]] = {name: [] for name in VALUES}
+        self.settled: SettledStep | None = None
         self.peaks: PeakMemory | None = None
 
-    def row(self, rank: int, clock: Clock, start_s: float, has_values: bool = True) -> dict[str, Any]:
-        """Return this step as a row of steps.csv.
+    def read(self, rank: int, clock: Clock, start_s: float, has_values: bool = True) -> SettledStep:
+        """Read the marks of this step.
 
-        `start_s`: seconds from the start of the first step to that of this one. `has_values`: the row has the means of
-        the logged values, for which this waits until the GPU has computed them; otherwise these columns are None.
+        `start_s`: seconds from the start of the first step to that of this one. `has_values`: the result has the means
+        of the logged values, for which this waits until the GPU has computed them; otherwise it has none.
         """
-        times: dict[str, float | None] = {f"{name}_s": None for name in (*PHASES, "evaluation")}
+        phases_s: dict[str, float] = {}
         for name, start, end in self.phases:
-            times[f"{name}_s"] = (times[f"{name}_s"] or 0.0) + clock.seconds(start, end)
-        return {
-            "rank": rank,
-            "epoch": self.epoch,
-            "step": self.number,
-            "window": self.window,
-            "start_s": start_s,
-            "duration_s": clock.seconds(self.start, self.end),
-            **times,
-            **self.counts,
-            **dict.fromkeys(self.values),
-            **(self.means() if has_values else {}),
-            "peak_memory_bytes": self.peaks.allocated if self.peaks else None,
-            "peak_reserved_bytes": self.peaks.reserved if self.peaks else None,
-        }
+            phases_s[name] = phases_s.get(name, 0.0) + clock.seconds(start, end)
+        return SettledStep(
+            rank=rank,
+            number=self.number,
+            epoch=self.epoch,
+            window=self.window,
+            start_s=start_s,
+            duration_s=clock.seconds(self.start, self.end),
+            phases_s=phases_s,
+            counts=self.counts,
+            means=self.means() if has_values else {},
+            peaks=self.peaks,
+        )
 
     def means(self) -> dict[str, float]:
         """Return the weighted mean of each value that was logged in this step; waits until the GPU has computed it."""
@@ -126,7 +167,7 @@ class Recorder:
         self.devices = devices
         self.reset_peaks = reset_peaks
         self.clock = clock_for(devices)
-        self.rows: list[dict[str, Any]] = []  # the settled steps
+        self.rows: list[SettledStep] = []
         # For each epoch, start of its first and end of its last measured step, in seconds of `time.monotonic`. On a GPU
         # these are the moments when the GPU reached them.
         self.windows: list[list[float]] = []
@@ -159,9 +200,7 @@ class Recorder:
     def end(self, step: Step) -> None:
         """Take a step that has ended; its `end` must be set."""
         if self._counter is not None and step.number == self._counted_step:
-            self._counter.end()
-            if (tokens := step.counts["padded_tokens"]) is not None:
-                self._counter.record["padded_tokens"] = tokens
+            self._counter.end(step.counts.padded_tokens)
         if self.devices[0].type != "cuda":
             step.peaks = peak_memory(*self.devices)
         self._pending.append(step)
@@ -176,14 +215,14 @@ class Recorder:
                 step.peaks = peaks
 
     @property
-    def operations(self) -> dict[str, Any] | None:
-        """Operations of the step that was counted, as `StepCounter.record` has them; None if no step was counted."""
-        return None if self._counter is None else self._counter.record
+    def operations(self) -> "CountedOperations | None":
+        """Operations of the step that was counted; None if none was."""
+        return None if self._counter is None else self._counter.counted
 
-    def settle(self) -> list[dict[str, Any]]:
-        """Read the marks and losses of the steps that have ended since the last call, and return their rows.
+    def settle(self) -> list[SettledStep]:
+        """Read the marks and losses of the steps that have ended since the last call, and return these steps.
 
-        The rows are added to `rows`. Raises `Diverged` after that if a loss is not finite.
+        They are added to `rows`. Raises `Diverged` after that if a loss is not finite.
         """
         self.clock.settle()
         has_measured = any(step.window == MEASURED for step in self._pending)
@@ -195,7 +234,7 @@ class Recorder:
             start_s = self._seconds_until(step)
             self._settled_start = step.start
             self._settled_start_s = start_s
-            step.settled = step.row(self.rank, self.clock, start_s)
+            step.settled = step.read(self.rank, self.clock, start_s)
             fresh.append(step.settled)
             if now is not None and step.window == MEASURED:
                 self._note_window(step, *now)
@@ -203,8 +242,9 @@ class Recorder:
         self.clock.forget(self._settled_start)
         self.rows += fresh
         for row in fresh:
-            if row["loss"] is not None and not math.isfinite(row["loss"]):
-                raise Diverged(row["loss"], row["step"])
+            loss = row.means.get("loss")
+            if loss is not None and not math.isfinite(loss):
+                raise Diverged(loss, row.number)
         return fresh
 
     def _seconds_until(self, step: Step) -> float:
@@ -231,7 +271,7 @@ class Recorder:
 
     def write(self, path: Path) -> None:
         """Write the settled steps as CSV."""
-        write_csv(path, STEP_COLUMNS, self.rows)
+        write_csv(path, STEP_COLUMNS, [row.cells() for row in self.rows])
 
     def write_ended(self, path: Path) -> None:
         """Write the steps that have ended as CSV, without changing the state of this recorder.
@@ -248,8 +288,8 @@ class Recorder:
             if start is not None:
                 start_s += self.clock.seconds(start, step.start)
             start = step.start
-            rows.append(step.row(self.rank, self.clock, start_s, has_values=False))
-        write_csv(path, STEP_COLUMNS, rows)
+            rows.append(step.read(self.rank, self.clock, start_s, has_values=False))
+        write_csv(path, STEP_COLUMNS, [row.cells() for row in rows])
 
 
 def first_not_finite(losses: object) -> float | None:

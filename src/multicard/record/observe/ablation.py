@@ -360,15 +360,7 @@ def find_part_not_left_out(job: ObservedJob, replay: Replay | None, exchanged: b
     return None
 
 
-def loader_alone(replay: Replay | None, batches_per_step: float) -> dict[str, Any]:
-    """Return a dictionary with the entry `loader_alone` of rank.json, about the slowest loader that was left out.
-
-    The entry has the `batches` and `seconds` of `LoaderAlone`, and `batches_per_step`, the mean of the measured steps.
-    The slowest loader takes most seconds per batch. The dictionary is empty if no loader was measured alone, or if
-    `batches_per_step` is 0.
-    """
+def slowest_alone(replay: Replay | None) -> LoaderAlone | None:
+    """Return the speed of the loader that takes most seconds per batch; None if no loader was measured alone."""
     measured = [kept.alone for kept in replay.replayed if kept.alone] if replay else []
-    if not measured or not batches_per_step:
-        return {}
-    slowest = max(measured, key=lambda alone: alone.seconds / alone.batches)
-    return {"loader_alone": {**slowest._asdict(), "batches_per_step": batches_per_step}}
+    return max(measured, key=lambda alone: alone.seconds / alone.batches, default=None)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 
 from multicard.core.system import read_or_none
-from multicard.record.observe.loaders import Loader
+from multicard.record.observe.loaders import Loader, LoaderDescription
 
 # At most so many levels of nested lists, tuples and mappings are looked into, and so many parts of each.
 DEEPEST = 4
@@ -86,7 +86,7 @@ class Pass:
 
 
 # Takes the place of a pass whose batches are drawn while gradients are disabled: they are not counted.
-EVALUATION_PASS = Pass(Loader(description={}, batch_size=None, length=None, ahead=0))
+EVALUATION_PASS = Pass(Loader(LoaderDescription("evaluation"), batch_size=None, length=None, ahead=0))
 
 
 def used_by_step(passes: Sequence[Pass]) -> dict[int, list[Contents]]:
@@ -98,7 +98,7 @@ def used_by_step(passes: Sequence[Pass]) -> dict[int, list[Contents]]:
     left when the next pass over the same loader begins are dropped. If later steps ask for different numbers, each step
     uses the batches that it asks for. A pass that is too short to show this is like the other passes over its loader.
 
-    >>> drawn = Pass(Loader({}, batch_size=8, length=4, ahead=0))
+    >>> drawn = Pass(Loader(LoaderDescription("Batches"), batch_size=8, length=4, ahead=0))
     >>> drawn.batches = [(1, "first"), (1, "second"), (2, "third"), (3, "fourth")]
     >>> drawn.ended = 4
     >>> used_by_step([drawn])

@@ -28,8 +28,9 @@ from multicard.record.observe.phases import (
 )
 from multicard.record.observe.process import is_capturing
 from multicard.record.observe.ranges import Ranges
-from multicard.record.recorder import Step, read_value
+from multicard.record.recorder import Step, StepCounts, read_value
 
+NOT_COUNTED = StepCounts()  # what a script states that leaves the counts to the observer
 VALUES_OF_EPOCHS = set(EPOCH_COLUMNS) - {"epoch"}
 
 
@@ -87,7 +88,7 @@ class StepEvents:
     def mark(self, event: str | None) -> None:
         """Note that the script marks the begin of a phase, or its end (`NO_PHASE`)."""
 
-    def count(self, counts: Mapping[str, int | None]) -> None:
+    def count(self, counts: StepCounts) -> None:
         """Keep the numbers of samples and tokens that the script states for the step."""
 
 
@@ -141,7 +142,7 @@ class RecordedEvents(StepEvents):
         self.counts_itself = False  # True once the script states numbers of samples or tokens
         # The tensors from which the latest backward pass of the last measured step began.
         self.losses: object = None
-        self._epochs: list[dict[str, Any]] = []  # rows of epochs.csv, whose tensors are not read yet
+        self._epochs: list[Mapping[str, Any]] = []  # rows of epochs.csv, whose tensors are not read yet
         self._mark = clock.mark
         self._ranges = ranges
         self._on_gpu = on_gpu
@@ -354,11 +355,11 @@ class RecordedEvents(StepEvents):
         if self._keeps_losses:
             self.losses = losses
 
-    def count(self, counts: Mapping[str, int | None]) -> None:
+    def count(self, counts: StepCounts) -> None:
         """Keep the counts that the script states for the open step, unless all are None."""
-        if any(count is not None for count in counts.values()):
+        if counts != NOT_COUNTED:
             self.counts_itself = True
-            self._step.counts |= counts
+            self._step.counts = counts
 
     def log(self, values: Mapping[str, Any], weight: float, epoch: int, has_begun_work: bool) -> None:
         """Keep values that the script logs.
@@ -375,7 +376,7 @@ class RecordedEvents(StepEvents):
             value = values[name]
             step.values[name].append((weight, value if callable(value) else torch.as_tensor(value).detach()))
         if step.settled is not None:  # the step's row exists already, as after the last step of a window
-            step.settled |= step.means()
+            step.settled.means = step.means()
 
     def epochs(self) -> list[Row]:
         """Return the rows of epochs.csv. A cell is None if its tensor cannot be read, as on a GPU that has failed."""

@@ -3,17 +3,18 @@
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from multiprocessing import parent_process
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from multicard.core.errors import UserError
 from multicard.core.files import write_json
 from multicard.core.job_file import JobFile, ObservedJob
-from multicard.core.layout import rank_file
+from multicard.core.layout import Outcome, rank_file
 from multicard.core.reasons import LONGEST_MESSAGE, Reason
+from multicard.core.values import JsonObject
 from multicard.record import environment
 from multicard.record.memory_snapshot import HISTORY
 from multicard.record.observe.ablation import NotLeftOut
@@ -31,18 +32,27 @@ from multicard.record.recorder import Diverged
 SELF_EXPLANATORY = (Diverged, UserError)  # errors whose message is enough, without their type
 
 
-def outcome_of_rank(outcome: str, reason: Reason | None = None) -> dict[str, Any]:
-    """Return `outcome` and `reason` as in rank.json."""
-    return {"outcome": outcome, "reason": None if reason is None else reason.record()}
+@dataclass(frozen=True)
+class RankOutcome:
+    """How a rank ended."""
+
+    outcome: Outcome
+    reason: Reason | None = None  # why it did not complete; None if it has
+    ended_early: bool = False  # True if it has made all measured steps, and then ended by itself
+
+    def record(self) -> JsonObject:
+        """Return the fields for rank.json and process.json, which have `ended_early` only if it is True."""
+        record: JsonObject = {"outcome": self.outcome, "reason": None if self.reason is None else self.reason.record()}
+        return record | {"ended_early": True} if self.ended_early else record
 
 
-def facts_of_process(rank: int) -> dict[str, Any]:
+def facts_of_process(rank: int) -> JsonObject:
     """Return the facts that rank.json has of every process."""
     return {
         "pid": os.getpid(),
         "rank": rank,
-        "host": environment.host(),
-        "hardware": environment.hardware(),
+        "host": asdict(environment.host()),
+        "hardware": asdict(environment.hardware()),
         "versions": environment.versions(),
     }
 
@@ -55,9 +65,9 @@ def write_failure(error: BaseException, note_process: Callable[..., None], job: 
     """
     rank = rank_of_process() if _is_rank(job.observe) else None
     failure = describe_failure(error, rank)
-    note_process(error=failure)
+    note_process(error=failure.record())
     if rank is not None and is_outermost(job) and claim_rank(job):
-        write_json(job.scratch / rank_file("rank.json", rank), {**failure, **facts_of_process(rank)})
+        write_json(job.scratch / rank_file("rank.json", rank), {**failure.record(), **facts_of_process(rank)})
 
 
 def _is_rank(job: ObservedJob) -> bool:
@@ -82,8 +92,8 @@ def _names_of_program() -> set[str]:
     return names
 
 
-def describe_failure(error: BaseException, rank: int | None) -> dict[str, Any]:
-    """Return `outcome` and `reason` of a rank that an error ends.
+def describe_failure(error: BaseException, rank: int | None) -> RankOutcome:
+    """Return the outcome of a rank that an error ends; `rank`: None for a process that is no rank.
 
     Call this while the traceback of the error still keeps the tensors of the script alive, because whether memory ran
     out is judged by the memory that is free now.
@@ -92,12 +102,12 @@ def describe_failure(error: BaseException, rank: int | None) -> dict[str, Any]:
     if is_out_of_memory(error, memory):
         held = HISTORY.held(error, memory)
         reason = Reason("out_of_memory", rank, message=describe_error(error, memory), held=held)
-        return outcome_of_rank("out_of_memory", reason)
+        return RankOutcome("out_of_memory", reason)
     if isinstance(error, Diverged):
-        return outcome_of_rank("diverged", Reason("diverged", rank, loss=str(error.loss), step=error.step))
+        return RankOutcome("diverged", Reason("diverged", rank, loss=str(error.loss), step=error.step))
     if isinstance(error, NotLeftOut):
-        return outcome_of_rank("failed", error.reason(rank))
-    return outcome_of_rank("failed", Reason("error", rank, message=describe_error(error, memory)))
+        return RankOutcome("failed", error.reason(rank))
+    return RankOutcome("failed", Reason("error", rank, message=describe_error(error, memory)))
 
 
 def describe_error(error: BaseException, memory: GpuMemory | None = None) -> str:

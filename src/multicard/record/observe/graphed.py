@@ -32,6 +32,7 @@ from multicard.record.observe.ranks import exchanges, has_process_group
 from multicard.record.observe.recording import Recording, compare_exchanges
 from multicard.record.observe.replace import is_compiling, replace
 from multicard.record.out_of_memory import is_out_of_memory
+from multicard.record.recorder import StepCounts
 
 FIRST_REPLAYED = 2  # number of the first step that gets a kept batch, which lies on the GPU
 SYNCHRONIZES = "called a synchronizing CUDA operation"  # how PyTorch's warning of a wait for the GPU begins
@@ -45,7 +46,7 @@ class Graphed:
 
     def __init__(self) -> None:
         self.is_open = False  # True while a step is being captured
-        self.counts: dict[str, Any] = {}  # samples and tokens of a step, as the script states them
+        self.counts = StepCounts()  # of a step, as the script states them
         self._waits = Waits()
         self._prepared_optimizers = WeakSet[Any]()
         self._replays_own_graphs = False  # True once the script replays a CUDA graph of its own

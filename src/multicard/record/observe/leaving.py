@@ -2,8 +2,9 @@
 
 import contextlib
 import sys
-from collections.abc import Iterable, Mapping
-from typing import Any, NoReturn
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import NoReturn
 
 import torch
 
@@ -11,12 +12,14 @@ from multicard.core.files import write_csv, write_json
 from multicard.core.layout import EPOCH_COLUMNS, EPOCHS, PROGRESS, STEPS, rank_file
 from multicard.core.reasons import Reason
 from multicard.core.text import counted
+from multicard.core.values import JsonObject
 from multicard.record import visible
 from multicard.record.binding import bound
 from multicard.record.capture import RankLeft
-from multicard.record.observe.ablation import Replay, find_part_not_left_out, loader_alone
+from multicard.record.observe.ablation import Replay, find_part_not_left_out, slowest_alone
 from multicard.record.observe.batches import used_by_step
-from multicard.record.observe.failure import describe_failure, facts_of_process, outcome_of_rank
+from multicard.record.observe.failure import RankOutcome, describe_failure, facts_of_process
+from multicard.record.observe.loaders import LoaderDescription
 from multicard.record.observe.process import after_limit, leave_now
 from multicard.record.observe.recording import Recording
 
@@ -36,15 +39,15 @@ def leave_in_order(recording: Recording, replay: Replay | None) -> NoReturn:
     raise SystemExit(0)
 
 
-def _outcome_of_measured(recording: Recording, replay: Replay | None) -> dict[str, Any]:
-    """Return outcome and reason, for rank.json, of a rank that has made all measured steps.
+def _outcome_of_measured(recording: Recording, replay: Replay | None) -> RankOutcome:
+    """Return the outcome of a rank that has made all measured steps.
 
     It has failed if the measured steps had a part that the run was to go without.
     """
     part = find_part_not_left_out(recording.observed_job, replay, recording.exchanged)
     if part is not None:
-        return outcome_of_rank("failed", part.reason(recording.rank))
-    return outcome_of_rank("completed")
+        return RankOutcome("failed", part.reason(recording.rank))
+    return RankOutcome("completed")
 
 
 def leave_early(recording: Recording, error: BaseException | None, replay: Replay | None) -> None:
@@ -52,7 +55,7 @@ def leave_early(recording: Recording, error: BaseException | None, replay: Repla
     outcome = _outcome_of_early_end(recording, error, replay)
     # rank.json is first written without what the steps show: `settle` waits for the GPU, which may wait for ever for a
     # rank that has ended.
-    write_json(recording.record_path, {**outcome, **facts_of_process(recording.rank)})
+    write_json(recording.record_path, {**outcome.record(), **facts_of_process(recording.rank)})
 
     def release_and_exit() -> NoReturn:
         try:
@@ -68,8 +71,8 @@ def leave_early(recording: Recording, error: BaseException | None, replay: Repla
     _release_others(recording)
 
 
-def _outcome_of_early_end(recording: Recording, error: BaseException | None, replay: Replay | None) -> dict[str, Any]:
-    """Return outcome and reason, for rank.json, of a rank that has not made all its steps.
+def _outcome_of_early_end(recording: Recording, error: BaseException | None, replay: Replay | None) -> RankOutcome:
+    """Return the outcome of a rank that has not made all its steps.
 
     A rank that ends by itself, or because another rank has left, counts as completed if it has made all measured steps.
     Only its trace is missing: its profiler is stopped, and the reason is printed and kept for rank.json.
@@ -77,19 +80,19 @@ def _outcome_of_early_end(recording: Recording, error: BaseException | None, rep
     rank = recording.rank
     ends_by_itself = error is None or isinstance(error, RankLeft)
     if recording.has_measured and ends_by_itself:
-        outcome = _outcome_of_measured(recording, replay) | {"ended_early": True}
+        outcome = replace(_outcome_of_measured(recording, replay), ended_early=True)
         recording.capture.problem = recording.capture.problem or _why_no_trace(recording)
         recording.abandon_window()
         print(f"{PROGRESS}  no trace of rank {rank}: {recording.capture.problem}", file=sys.stderr, flush=True)
         return outcome
     if isinstance(error, RankLeft):
-        return outcome_of_rank("failed", Reason("steps_disagree", rank, step=recording.steps + 1))
+        return RankOutcome("failed", Reason("steps_disagree", rank, step=recording.steps + 1))
     if error is not None:
         return describe_failure(error, rank)
     # The first update ended no step, but users count it as one.
     updates = recording.steps + 1
     needed = recording.plan.measured_end + 1
-    return outcome_of_rank("failed", Reason("too_few_steps", rank, steps=updates, needed_steps=needed))
+    return RankOutcome("failed", Reason("too_few_steps", rank, steps=updates, needed_steps=needed))
 
 
 def _why_no_trace(recording: Recording) -> str:
@@ -110,41 +113,46 @@ def _release_others(recording: Recording) -> None:
             recording.barrier.leave()
 
 
-def _write(recording: Recording, outcome: Mapping[str, Any], replay: Replay | None) -> None:
+def _write(recording: Recording, outcome: RankOutcome, replay: Replay | None) -> None:
     """Write steps.csv, epochs.csv (if the script logged values of epochs) and rank.json."""
     recording.timer.cancel()  # it would write steps.csv, too
-    loaders = _describe_loaders(recording)
+    loaders = _loaders_of_steps(recording)
     _count_contents(recording, has_loaders=bool(loaders))
     recording.recorder.write(recording.scratch / rank_file(STEPS, recording.rank))
     epochs = recording.events.epochs()
     if epochs:
         write_csv(recording.scratch / rank_file(EPOCHS, recording.rank), EPOCH_COLUMNS, epochs)
     window = recording.plan.profiled
-    record = {
-        **outcome,
+    operations = recording.recorder.operations
+    observed: JsonObject = {
+        "optimizers": sorted(recording.updates.optimizers),
+        "steps_by": recording.updates.steps_by.value,
+        "loaders": [loader._asdict() for loader in loaders],
+        "exchanged": recording.exchanged,
+    }
+    alone = slowest_alone(replay)
+    if alone is not None and recording.pace.batches_per_step:
+        # Batches that a measured step used, on average, go with the speed of the slowest loader.
+        observed["loader_alone"] = {**alone._asdict(), "batches_per_step": recording.pace.batches_per_step}
+    record: JsonObject = {
+        **outcome.record(),
         **facts_of_process(recording.rank),
         "gpus": visible.identities(recording.devices),
-        "binding": bound(),
+        "binding": bound()._asdict(),
         "intraop_threads": torch.get_num_threads(),
         "steps_per_pass": recording.pace.pass_steps,
         "profiled_window": None if window is None else window._asdict(),
         "windows": recording.recorder.windows,
-        "operations": recording.recorder.operations,
+        "operations": None if operations is None else operations.record(),
         "trace_problem": recording.capture.problem,
-        "observed": {
-            "optimizers": sorted(recording.updates.optimizers),
-            "steps_by": recording.updates.steps_by.value,
-            "loaders": loaders,
-            "exchanged": recording.exchanged,
-            **loader_alone(replay, recording.pace.batches_per_step),
-        },
+        "observed": observed,
     }
     write_json(recording.record_path, record)
 
 
-def _describe_loaders(recording: Recording) -> list[dict[str, Any]]:
+def _loaders_of_steps(recording: Recording) -> list[LoaderDescription]:
     """Return the descriptions of the loaders from which recorded steps drew, without duplicates."""
-    descriptions: list[dict[str, Any]] = []
+    descriptions: list[LoaderDescription] = []
     for drawn in recording.loop.passes:
         is_of_step = any(0 < step <= recording.steps for step, _ in drawn.batches)
         if is_of_step and drawn.loader.description not in descriptions:
@@ -163,13 +171,15 @@ def _count_contents(recording: Recording, has_loaders: bool) -> None:
     used = used_by_step(recording.loop.passes)
     has_tokens = any(contents.tokens is not None for batches in used.values() for contents in batches)
     for row in recording.recorder.rows:
-        step = row["step"]
+        step = row.number
         if recording.replayed_from is not None:
             # A replayed step uses the batches of the captured step.
             step = min(step, recording.replayed_from)
         batches = used.get(step, [])
-        row["samples"] = _sum_if_known(contents.samples for contents in batches) if has_loaders else None
-        row["tokens"] = _sum_if_known(contents.tokens for contents in batches) if has_tokens else None
+        row.counts = row.counts._replace(
+            samples=_sum_if_known(contents.samples for contents in batches) if has_loaders else None,
+            tokens=_sum_if_known(contents.tokens for contents in batches) if has_tokens else None,
+        )
 
 
 def _sum_if_known(counts: Iterable[int | None]) -> int | None:

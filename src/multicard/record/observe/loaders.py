@@ -28,14 +28,20 @@ PLAIN = {"BatchSampler", "RandomSampler", "SequentialSampler", "SubsetRandomSamp
 PLAIN_FROM = {"torch", "torchdata"}
 
 
+class LoaderDescription(NamedTuple):
+    """What rank.json has of a loader; None for what is not known."""
+
+    kind: str  # its class
+    sampler: str | None = None  # class of its innermost sampler; None also for a stream
+    distinct: bool | int | None = None  # see `draws_distinct`; True if there is one rank
+    batch_size: int | None = None  # samples of a full batch
+    num_workers: int | None = None
+
+
 class Loader(NamedTuple):
-    """Facts of a loader; kept instead of the loader itself, which may be deleted before its iterator is.
+    """Facts of a loader; kept instead of the loader itself, which may be deleted before its iterator is."""
 
-    `description` is what rank.json has of it: `kind`, `sampler`, `distinct` (see `draws_distinct`), `batch_size` and
-    `num_workers`.
-    """
-
-    description: dict[str, Any]
+    description: LoaderDescription
     batch_size: int | None  # samples of a full batch; None if neither the loader nor a sampler states it
     length: int | None  # batches of one pass; None if it is unknown
     ahead: int  # batches that its workers prepare before they are asked for
@@ -52,13 +58,13 @@ def loader_of(loader: "DataLoader[Any]", ranks: int) -> Loader:
     distinct: bool | int | None = True
     if ranks > 1:
         distinct = read_or_none(lambda: draws_distinct(samplers, loader.dataset, ranks, loader))
-    description = {
-        "kind": type(loader).__name__,
-        "sampler": None if is_stream else type(samplers[-1]).__name__,
-        "distinct": distinct,
-        "batch_size": batch_size,
-        "num_workers": loader.num_workers,
-    }
+    description = LoaderDescription(
+        kind=type(loader).__name__,
+        sampler=None if is_stream else type(samplers[-1]).__name__,
+        distinct=distinct,
+        batch_size=batch_size,
+        num_workers=loader.num_workers,
+    )
     # The length of a stream is not read, because PyTorch would then warn of batches beyond this length.
     length = None if is_stream else read_or_none(lambda: len(loader))
     ahead = loader.num_workers * (loader.prefetch_factor or 0)

@@ -39,6 +39,7 @@ from multicard.record.observe.phases import (
 )
 from multicard.record.observe.updates import StepsBy
 from multicard.record.observe.wrapped_loader import WrappedLoader
+from multicard.record.recorder import StepCounts
 
 
 class Observer:
@@ -268,13 +269,14 @@ class Observer:
 
     # Marks of the script. They take precedence over everything that is inferred.
 
-    def mark_step(self, **counts: int | None) -> None:
-        """End a step here. `counts`: its samples, tokens and padded tokens; None for what the script does not state."""
+    def mark_step(self, samples: int | None, tokens: int | None, padded_tokens: int | None) -> None:
+        """End a step here. The arguments are its counts; None for what the script does not state."""
         self.process.exit_if_ended()
         if self.process.updates.steps_by is not StepsBy.MARKS:
             self.process.updates.steps_by = StepsBy.MARKS
             self.process.restart()
         if self.process.is_recording:
+            counts = StepCounts(samples, tokens, padded_tokens)
             self.process.events.count(counts)
             if self.process.graphed is not None:
                 self.process.graphed.counts = counts

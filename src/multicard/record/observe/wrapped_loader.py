@@ -6,7 +6,7 @@ from typing import Any, Protocol
 from multicard.core.system import read_or_none
 from multicard.record.observe.ablation import Replay
 from multicard.record.observe.batches import Pass
-from multicard.record.observe.loaders import Loader
+from multicard.record.observe.loaders import Loader, LoaderDescription
 
 
 class BatchObserver(Protocol):
@@ -87,6 +87,5 @@ class WrappedLoader:
             yield batch
 
     def _describe(self) -> Loader:
-        description = dict.fromkeys(("kind", "sampler", "distinct", "batch_size", "num_workers"))
         length = read_or_none(lambda: len(self))
-        return Loader({**description, "kind": type(self._loader).__name__}, None, length, self._ahead)
+        return Loader(LoaderDescription(type(self._loader).__name__), None, length, self._ahead)
