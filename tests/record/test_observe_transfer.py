@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn.modules import module as hooks
 
-from multicard.record.observe.events import FirstCall
+from multicard.record.observe.first_call import FirstCall
 from multicard.record.observe.phases import BACKWARD, DATA, FORWARD, NO_PHASE, TRANSFER, phases_of
 
 MODEL = nn.Sequential(nn.Flatten(), nn.Linear(4, 2))

@@ -1,19 +1,16 @@
 """Keep the events of the open step; `phases` infers its phases from them."""
 
 from collections.abc import Callable, Mapping
-from threading import get_ident
 from typing import Any
 
 import torch
-from torch import nn
-from torch.nn.modules.module import register_module_forward_pre_hook
-from torch.utils.hooks import RemovableHandle
 
 from multicard.core.layout import EPOCH_COLUMNS
 from multicard.core.system import read_or_none
 from multicard.core.values import Cell, Row
 from multicard.record.clock import Clock, Mark
 from multicard.record.compilation import has_compiled
+from multicard.record.observe.first_call import FirstCall
 from multicard.record.observe.phases import (
     DATA,
     EVALUATED,
@@ -388,33 +385,3 @@ def _cell(value: Any) -> Cell:
     if callable(value) or isinstance(value, torch.Tensor):
         return read_or_none(lambda: read_value(value))
     return value
-
-
-class FirstCall:
-    """Calls `callback` once after each `wait`, when this thread next calls a module that has parameters.
-
-    A hook for calls of modules is registered only during this time, because it makes every call slower. `wait` must not
-    be called where torch.compile is used, because that would compile the hook, too.
-    """
-
-    def __init__(self, callback: Callable[[], None]):
-        self._callback = callback
-        self._thread = get_ident()
-        self._handle: RemovableHandle | None = None  # None while no hook is registered
-
-    def wait(self) -> None:
-        """Wait for the next call of a module."""
-        self.stop()
-        self._handle = register_module_forward_pre_hook(self._called)
-
-    def stop(self) -> None:
-        """Wait no more."""
-        if self._handle is not None:
-            self._handle.remove()
-            self._handle = None
-
-    def _called(self, module: nn.Module, _inputs: Any) -> None:
-        # Augmentation and losses are modules as well, but have no parameters: they do not end the wait.
-        if get_ident() == self._thread and next(module.parameters(), None) is not None:
-            self.stop()
-            self._callback()
