@@ -17,7 +17,7 @@ from conftest import ran
 from console import multicard
 from multicard.core import system
 from multicard.machine import doctor as checked
-from multicard.machine.probe import facts_here
+from multicard.machine.probe import TorchFacts, facts_here
 
 SLURM = ("sbatch", "sinfo", "squeue", "sacct")
 CHECKS = ("Python", "torch", "NCCL", "GPUs", "nsys", "Slurm", "results folder")
@@ -43,7 +43,7 @@ def test_this_machine_is_examined_and_nothing_is_left_behind(tmp_path: Path) -> 
 
 
 @pytest.fixture(scope="module")
-def facts() -> dict[str, Any]:
+def facts() -> TorchFacts:
     return facts_here()
 
 
@@ -54,10 +54,10 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
 
 
 @pytest.fixture
-def doctor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, facts: dict[str, Any]) -> Doctor:
+def doctor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, facts: TorchFacts) -> Doctor:
     """Examines this machine and gives the exit code and what was found, by check."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(checked, "facts_here", lambda: dict(facts))
+    monkeypatch.setattr(checked, "facts_here", lambda: facts)
 
     def examined(*arguments: str | Path) -> tuple[int, dict[str, Any]]:
         done = multicard("doctor", "--json", *arguments)

@@ -1,6 +1,7 @@
 """The GPUs and an all-reduce between them are judged. No GPU is here: what PyTorch says of them is stated."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from multicard.experiment.machine import Machine
 from multicard.machine import Check, gpus, probe
 from multicard.machine.all_reduce import Exchange
 from multicard.machine.facts import MARK
-from multicard.machine.probe import facts_here
+from multicard.machine.probe import TorchFacts, TorchGpu, facts_here
 
 GIB = 1024**3
 HUNG = "python did not end within 120 s"
@@ -27,11 +28,12 @@ def exchanges(monkeypatch: pytest.MonkeyPatch) -> list[Exchange]:
 
 def look(planned: int | None = None, hidden: str | None = None, **facts: Any) -> dict[str, Check]:
     """Checks of a machine with four GPUs that PyTorch can use, but for such facts."""
-    facts = {
-        "torch": "2.11.0", "cuda": "13.0", "gpus": [["H100", 79 * GIB]] * 4, "started": True, "distributed_nccl": True,
-    } | facts  # fmt: skip
-    machine = Machine(cpus=8, gpus=len(facts["gpus"]) if planned is None else planned, hidden_gpus=hidden)
-    return {check.check: check for check in gpus.checks(facts, machine)}
+    fine = TorchFacts(
+        torch="2.11.0", cuda="13.0", gpus=(TorchGpu("H100", 79 * GIB),) * 4, can_compute=True, has_nccl=True
+    )
+    found = replace(fine, **facts)
+    machine = Machine(cpus=8, gpus=len(found.gpus) if planned is None else planned, hidden_gpus=hidden)
+    return {check.check: check for check in gpus.checks(found, machine)}
 
 
 def judged(check: Check) -> tuple[str, str]:
@@ -53,12 +55,12 @@ SLICE = "CUDA shows a process one slice of a partitioned GPU (MIG) and no other 
     [
         ({"planned": 8}, "error", "4 x H100, the smallest with 79.0 GiB; runs are planned for 8, as nvidia-smi lists"),
         ({"hidden": SLICE}, "warning", "4 x H100, the smallest with 79.0 GiB"),
-        ({"gpus": []}, "warning", "none found"),
-        ({"gpus": [], "planned": 4}, "error", "torch sees none"),
-        ({"gpus": [], "planned": 4, "cuda": None}, "error", "torch sees none: it is built for CPUs only"),
-        ({"gpus": [], "planned": 4, "cuda_init_problem": "driver too old"}, "error", "torch sees none: driver too old"),
-        ({"gpus": [], "hidden": "nvidia-smi is missing"}, "error", "torch sees none: nvidia-smi is missing"),
-        ({"started_problem": "RuntimeError: unknown"}, "error", "RuntimeError: unknown"),
+        ({"gpus": ()}, "warning", "none found"),
+        ({"gpus": (), "planned": 4}, "error", "torch sees none"),
+        ({"gpus": (), "planned": 4, "cuda": None}, "error", "torch sees none: it is built for CPUs only"),
+        ({"gpus": (), "planned": 4, "cuda_problem": "driver too old"}, "error", "torch sees none: driver too old"),
+        ({"gpus": (), "hidden": "nvidia-smi is missing"}, "error", "torch sees none: nvidia-smi is missing"),
+        ({"compute_problem": "RuntimeError: unknown"}, "error", "RuntimeError: unknown"),
         ({"unanswered": HUNG}, "error", HUNG),
     ],
 )
@@ -71,10 +73,10 @@ def test_gpus_in_torch_are_compared_with_those_that_runs_are_planned_for(
 def test_facts_known_before_a_hang_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     said = f'{MARK}{{"asking": "torch"}}\n{MARK}{{"torch": "2.11.0"}}\nnoise\n{MARK}{{"asking": "gpus"}}'
     monkeypatch.setattr(probe, "ask", lambda *_: Answer(said, HUNG))
-    assert facts_here() == {"asking": "gpus", "torch": "2.11.0", "unanswered": f"{HUNG}, asked for gpus"}
+    assert facts_here() == TorchFacts(torch="2.11.0", unanswered=f"{HUNG}, asked for gpus")
     facts = [{"torch": "2.11.0"}, {"gpus": [["H100", 1]]}, {"all": True}]
     monkeypatch.setattr(probe, "ask", lambda *_: Answer("\n".join(MARK + json.dumps(fact) for fact in facts)))
-    assert "unanswered" not in facts_here()
+    assert facts_here() == TorchFacts(torch="2.11.0", gpus=(TorchGpu("H100", 1),))
 
 
 STUCK = Exchange(2, problem="no end within 60 s: of 2 ranks 2 started, 0 connected, 0 measured")
@@ -93,7 +95,7 @@ def test_a_hang_is_put_down_to_peer_to_peer_where_it_passes_without(exchanges: l
     assert "NCCL_DEBUG=INFO" in found.do
 
 
-@pytest.mark.parametrize("facts", [{"gpus": [["H100", 1]]}, {"started": None}, {"distributed_nccl": False}])
+@pytest.mark.parametrize("facts", [{"gpus": (TorchGpu("H100", 1),)}, {"can_compute": False}, {"has_nccl": False}])
 def test_without_two_gpus_that_start_no_all_reduce_is_tried(facts: dict[str, Any]) -> None:
     assert "all-reduce" not in look(**facts)
 

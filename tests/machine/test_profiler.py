@@ -1,6 +1,7 @@
 """Nsight Systems is tried by recording with it, and judged by what it leaves. Where said, nsys is a fake."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,11 +10,11 @@ from faked_programs import GARBAGE, HANG, place
 from changed_traces import change
 from multicard.core.system import ask
 from multicard.machine import profiler
-from multicard.machine.probe import facts_here
+from multicard.machine.probe import TorchFacts, TorchGpu, facts_here
 from multicard.profilers import nsys
 
-CPU = {"torch": "2.11.0", "cuda": "13.0", "gpus": []}
-GPU = CPU | {"gpus": [["H100", 1]], "started": True}
+CPU = TorchFacts(torch="2.11.0", cuda="13.0")
+GPU = replace(CPU, gpus=(TorchGpu("H100", 1),), can_compute=True)
 VERSION = "NVIDIA Nsight Systems version "
 OLD = f"{VERSION}2023.4.4.54-234433681190v0"
 RECORDS = 'echo report > "$out"'
@@ -31,7 +32,7 @@ def look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Look:
     fake = place(tmp_path, monkeypatch, "nsys")
 
     def looked(
-        facts: dict, profile: str = "exit 0", export: str = "exit 0", version: str = OLD, limit_s: float = 20
+        facts: TorchFacts, profile: str = "exit 0", export: str = "exit 0", version: str = OLD, limit_s: float = 20
     ) -> tuple[str, str]:
         find_out = "for word; do case $word in --output=*) out=${word#--output=} ;; esac; done"
         cases = f"--version,) echo '{version}' ;; profile,?*) {profile} ;; export,?*) {export} ;;"

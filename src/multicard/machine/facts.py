@@ -7,7 +7,7 @@ from typing import Any
 
 MARK = "multicard-fact: "
 
-# Names of facts and their values.
+# Names of facts and their values, as parsed from JSON. Who starts a process makes a record of what it reports.
 Facts = dict[str, Any]
 
 

@@ -2,12 +2,12 @@
 
 import importlib.util
 import platform
-from typing import Any
+from collections.abc import Sequence
 
 from multicard.experiment.machine import Machine, torchtune_unsupported_reason
 from multicard.machine import Check
 from multicard.machine.all_reduce import exchange
-from multicard.machine.facts import Facts
+from multicard.machine.probe import TorchFacts, TorchGpu
 
 # Time limit of an all-reduce in seconds. It starts when the processes have connected, so importing PyTorch does not
 # count.
@@ -24,7 +24,7 @@ NCCL_HELP = (
 )
 
 
-def checks(facts: Facts, machine: Machine) -> list[Check]:
+def checks(facts: TorchFacts, machine: Machine) -> list[Check]:
     """Check the packages of this process's Python and the GPUs that PyTorch sees, and try an all-reduce between these.
 
     `facts`: from `multicard.machine.probe.facts_here`. `machine`: this machine as `Machine.here` describes it, for
@@ -33,40 +33,38 @@ def checks(facts: Facts, machine: Machine) -> list[Check]:
     return [*_software(facts), _gpus(facts, machine), *_all_reduce(facts)]
 
 
-def _software(facts: Facts) -> list[Check]:
+def _software(facts: TorchFacts) -> list[Check]:
     software = [Check("Python", platform.python_version()), *_torch(facts)]
     if problem := torchtune_unsupported_reason():
         software.append(Check("torchtune", problem, "warning", "only language models (workload: llm) need it"))
     return software
 
 
-def _torch(facts: Facts) -> list[Check]:
+def _torch(facts: TorchFacts) -> list[Check]:
     if importlib.util.find_spec("torch") is None:
         do = 'a script\'s own is used; for the workloads vision and llm: pip install "multicard[vision,llm]"'
         return [Check("torch", "not installed here", "warning", do)]
-    if "torch" not in facts:
-        problem = f"cannot be imported: {facts.get('torch_problem', 'not asked')}"
+    if facts.torch is None:
+        problem = f"cannot be imported: {facts.torch_problem}"
         return [Check("torch", problem, "error", "reinstall the environment: docs/cluster.md")]
-    cuda = facts.get("cuda")
-    built_for = f"CUDA {cuda}" if cuda else "CPUs only"
-    return [Check("torch", f"{facts['torch']}, built for {built_for}"), _nccl(facts)]
+    built_for = f"CUDA {facts.cuda}" if facts.cuda else "CPUs only"
+    return [Check("torch", f"{facts.torch}, built for {built_for}"), _nccl(facts)]
 
 
-def _nccl(facts: Facts) -> Check:
-    if not facts.get("distributed"):
+def _nccl(facts: TorchFacts) -> Check:
+    if not facts.has_distributed:
         return Check("NCCL", "this torch has no torch.distributed", "error", "install a build that has it")
-    if facts.get("distributed_nccl"):
-        return Check("NCCL", f"{facts.get('nccl', 'unknown version')}, in torch.distributed")
+    if facts.has_nccl:
+        return Check("NCCL", f"{facts.nccl or 'unknown version'}, in torch.distributed")
     do = "runs on several GPUs need a CUDA build of torch"
-    return Check("NCCL", "this torch has none", "error" if facts.get("gpus") else "warning", do)
+    return Check("NCCL", "this torch has none", "error" if facts.gpus else "warning", do)
 
 
-def _gpus(facts: Facts, machine: Machine) -> Check:
+def _gpus(facts: TorchFacts, machine: Machine) -> Check:
     """Compare the GPUs that torch sees with those that nvidia-smi lists, for which runs are planned."""
-    # For each GPU its name and its bytes of memory.
-    gpus = facts.get("gpus") or []
+    gpus = facts.gpus
     why_fewer = machine.hidden_gpus or machine.unanswered
-    problem = facts.get("gpus_problem") or facts.get("started_problem") or facts.get("unanswered")
+    problem = facts.gpus_problem or facts.compute_problem or facts.unanswered
     if problem:
         do = "a newer driver, or a torch built for its CUDA; dmesg | grep Xid shows faults of a GPU"
         return Check("GPUs", problem, "error", do)
@@ -85,29 +83,29 @@ def _gpus(facts: Facts, machine: Machine) -> Check:
     return Check("GPUs", listed)
 
 
-def _unseen_gpus(facts: Facts, why: str | None) -> Check:
+def _unseen_gpus(facts: TorchFacts, why: str | None) -> Check:
     """Report that the machine has GPUs but torch sees none; `why`: the reason if `Machine` has one, else None."""
-    if facts.get("cuda") is None and "torch" in facts:
+    if facts.cuda is None and facts.torch is not None:
         why = "it is built for CPUs only"
-    why = why or facts.get("cuda_init_problem")
+    why = why or facts.cuda_problem
     do = "a torch built for CUDA, a newer driver, or a node with GPUs"
     return Check("GPUs", f"torch sees none{f': {why}' if why else ''}", "error", do)
 
 
-def _listed(gpus: list[list[Any]]) -> str:
-    names = [name for name, *_ in gpus]
+def _listed(gpus: Sequence[TorchGpu]) -> str:
+    names = [gpu.name for gpu in gpus]
     counts = ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names))
-    smallest_gib = min(memory for _, memory, *_ in gpus) / 1024**3
+    smallest_gib = min(gpu.memory_bytes for gpu in gpus) / 1024**3
     return f"{counts}, the smallest with {smallest_gib:.1f} GiB"
 
 
-def _all_reduce(facts: Facts) -> list[Check]:
+def _all_reduce(facts: TorchFacts) -> list[Check]:
     """Try an all-reduce between all GPUs that PyTorch sees.
 
     There is no check if it sees fewer than two GPUs, if it could not compute on the first, or if it has no NCCL.
     """
-    ranks = len(facts.get("gpus") or [])
-    if ranks < 2 or not facts.get("started") or not facts.get("distributed_nccl"):
+    ranks = len(facts.gpus)
+    if ranks < 2 or not facts.can_compute or not facts.has_nccl:
         return []
     result = exchange("cuda", ranks, [MESSAGE_BYTES], LIMIT_S)
     if result.problem is None:

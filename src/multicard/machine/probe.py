@@ -8,7 +8,8 @@ name, so that the last one shows which fact hung.
 import os
 import sys
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from multicard.core.system import ask
 from multicard.machine.facts import Facts, parse_line, print_fact
@@ -18,24 +19,64 @@ LIMIT_S = 120.0
 MOST_CHARACTERS = 300
 
 
-def facts_here() -> Facts:
-    """Return the facts that PyTorch reports about itself and its GPUs, by name.
+class TorchGpu(NamedTuple):
+    """A GPU that PyTorch sees."""
 
-    `torch_problem` is there if PyTorch cannot be imported, or did not get to report its version. `unanswered` is there
-    if the process that asks hung or ended too early: it says how, and names the fact that was asked for last.
-    """
+    name: str
+    memory_bytes: int
+
+
+@dataclass(frozen=True)
+class TorchFacts:
+    """What PyTorch reports about itself and its GPUs; None for what it did not report."""
+
+    torch: str | None = None  # its version
+    torch_problem: str | None = None  # why there is no version: PyTorch cannot be imported, or hung before; else None
+    cuda: str | None = None  # version of CUDA that it was built for; None also if it was built for CPUs only
+    nccl: str | None = None  # version of NCCL
+    has_distributed: bool = False  # True if it has torch.distributed
+    has_nccl: bool = False  # True if its torch.distributed has NCCL
+    gpus: tuple[TorchGpu, ...] = ()
+    can_compute: bool = False  # True if it could compute on the first GPU
+    # Errors that it raised when it was asked for its GPUs, to compute on the first of them, or, without GPUs, to
+    # initialize CUDA. None if it raised none.
+    gpus_problem: str | None = None
+    compute_problem: str | None = None
+    cuda_problem: str | None = None
+    # How the process that asks hung or ended too early, and what it asked for last; None if it did neither.
+    unanswered: str | None = None
+
+
+def facts_here() -> TorchFacts:
+    """Ask PyTorch, in a process of its own, for facts about itself and its GPUs."""
     # Warnings are switched off, because they would be mixed with the facts.
     answer = ask([sys.executable, "-W", "ignore", "-m", "multicard.machine.probe"], LIMIT_S, dict(os.environ))
     facts: Facts = {}
     for line in answer.lines:
         for fact in parse_line(line).facts:
             facts |= fact
+    unanswered = None
     if not facts.get("all"):
-        problem = (answer.problem or "no answer").replace(sys.executable, "python", 1)
-        facts["unanswered"] = f"{problem}, asked for {facts['asking']}" if "asking" in facts else problem
+        unanswered = (answer.problem or "no answer").replace(sys.executable, "python", 1)
+        if "asking" in facts:
+            unanswered += f", asked for {facts['asking']}"
+    torch_problem = None
     if "torch" not in facts:
-        facts["torch_problem"] = facts.get("import_torch_problem") or facts.get("unanswered", "no answer")
-    return facts
+        torch_problem = facts.get("import_torch_problem") or unanswered or "no answer"
+    return TorchFacts(
+        torch=facts.get("torch"),
+        torch_problem=torch_problem,
+        cuda=facts.get("cuda"),
+        nccl=facts.get("nccl"),
+        has_distributed=bool(facts.get("distributed")),
+        has_nccl=bool(facts.get("distributed_nccl")),
+        gpus=tuple(TorchGpu(name, memory_bytes) for name, memory_bytes in facts.get("gpus") or ()),
+        can_compute=bool(facts.get("started")),
+        gpus_problem=facts.get("gpus_problem"),
+        compute_problem=facts.get("started_problem"),
+        cuda_problem=facts.get("cuda_init_problem"),
+        unanswered=unanswered,
+    )
 
 
 def attempt(name: str, ask: Callable[[], Any]) -> Any:

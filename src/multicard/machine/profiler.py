@@ -12,7 +12,7 @@ from multicard.core.errors import TraceError
 from multicard.launch.supervise import run
 from multicard.launch.variables import job_environment
 from multicard.machine import Check, Verdict
-from multicard.machine.facts import Facts
+from multicard.machine.probe import TorchFacts
 from multicard.profilers import PROFILERS, Profiler
 from multicard.profilers.interface import Availability
 from multicard.profilers.nsys import CAPTURE_RANGE, NO_NVTX, PROFILER
@@ -46,7 +46,7 @@ ON_GPU = _Trial(
 )
 
 
-def checks(facts: Facts, record_limit_s: float = RECORD_LIMIT_S) -> list[Check]:
+def checks(facts: TorchFacts, record_limit_s: float = RECORD_LIMIT_S) -> list[Check]:
     """Check each profiler that is a program; if nsys can be used, let it record a trivial program.
 
     `facts`: from `multicard.machine.probe.facts_here`. `record_limit_s`: time limit in seconds for the recording, and
@@ -74,12 +74,12 @@ def _availability_check(profiler: Profiler, availability: Availability) -> Check
     return Check(profiler.name, why)
 
 
-def _recording(facts: Facts, limit_s: float) -> Check:
+def _recording(facts: TorchFacts, limit_s: float) -> Check:
     """Record a trivial program as a run is recorded, and export it. Only the rows of the exported trace are checked.
 
     Exit codes prove nothing: see `multicard.profilers.nsys`.
     """
-    has_gpu = bool(facts.get("gpus")) and "started_problem" not in facts
+    has_gpu = bool(facts.gpus) and facts.compute_problem is None
     trial = ON_GPU if has_gpu else ON_CPU
     with tempfile.TemporaryDirectory(prefix="multicard-doctor-", ignore_cleanup_errors=True) as scratch:
         report = Path(scratch, "report.nsys-rep")
