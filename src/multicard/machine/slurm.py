@@ -35,13 +35,55 @@ class Nodes:
 
 Partitions = dict[str, list[Nodes]]
 
+# Content of a Snakemake profile: options of Snakemake's command line, by their names.
+Profile = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class SlurmProfile:
+    """What a profile for Slurm states about its jobs. A text is "", and a number 0, where Slurm's default holds."""
+
+    jobs: int | None  # number of jobs at a time; None if the profile does not state it
+    status_command: str  # by which Snakemake finds out that a job has ended
+    partition: str
+    account: str
+    qos: str
+    nodes: int
+    gpus_per_node: int
+
+    @classmethod
+    def read(cls, profile: Profile) -> "SlurmProfile":
+        """Read a profile. Raises `UserError` if it states resources as something else than a mapping."""
+        job = {"qos": str(profile.get("slurm-qos") or "")} | resources_of(profile, RUN_RULE)
+        jobs = str(profile.get("jobs", ""))
+        config = profile.get("config")
+        cluster = (config.get("cluster") if isinstance(config, dict) else None) or {}
+        return cls(
+            jobs=int(jobs) if jobs.isdecimal() else None,
+            status_command=str(profile.get("slurm-status-command") or "sacct"),
+            partition=job.get("slurm_partition", ""),
+            account=job.get("slurm_account", ""),
+            qos=job["qos"],
+            nodes=_number(cluster.get("nodes")),
+            gpus_per_node=_number(cluster.get("gpus_per_node")),
+        )
+
+    @property
+    def options(self) -> list[str]:
+        """The options of sbatch for a job of the profile."""
+        stated = {"partition": self.partition, "account": self.account, "qos": self.qos, "nodes": self.nodes}
+        options = [f"--{option}={value}" for option, value in stated.items() if value]
+        if self.gpus_per_node:
+            options.append(f"--gres=gpu:{self.gpus_per_node}")
+        return options
+
 
 def is_available() -> bool:
     """True if this machine has Slurm's tools, and Slurm's controller answers."""
     return ask(["sinfo", "--noheader", "--format=%R"]).problem is None
 
 
-def checks(profile: dict[str, Any] | None, demanded: bool = False) -> list[Check]:
+def checks(profile: Profile | None, demanded: bool = False) -> list[Check]:
     """Check Slurm, and the profile if there is one.
 
     `profile`: content of a Snakemake profile. `demanded`: True if the user named the profile. A missing Slurm is an
@@ -64,7 +106,7 @@ def checks(profile: dict[str, Any] | None, demanded: bool = False) -> list[Check
     return [tools, _partitions_check(partitions), *_profile_checks(profile)]
 
 
-def _is_for_slurm(profile: dict[str, Any] | None) -> bool:
+def _is_for_slurm(profile: Profile | None) -> bool:
     return profile is not None and profile.get("executor") == "slurm"
 
 
@@ -75,19 +117,16 @@ def _partitions_check(partitions: Partitions) -> Check:
     return Check("Slurm partitions", listed, "warning", "no node declares GPUs (gres) to Slurm")
 
 
-def _profile_checks(profile: dict[str, Any] | None) -> list[Check]:
+def _profile_checks(profile: Profile | None) -> list[Check]:
     if profile is None:
         return []
     if not _is_for_slurm(profile):
         return [Check("profile", f"its executor is {profile.get('executor', 'local')}, not slurm", "warning")]
-    job = {"qos": str(profile.get("slurm-qos") or "")} | resources_of(profile, RUN_RULE)
-    job_checks = [_accounting(profile), _submitted(profile, job)]
-    jobs = check_jobs(
-        profile,
-        partition=job.get("slurm_partition", ""),
-        account=job.get("slurm_account", ""),
-        qos=job.get("qos", ""),
-    )
+    stated = SlurmProfile.read(profile)
+    job_checks = [_accounting(stated.status_command), _submitted(stated.options)]
+    jobs = None
+    if stated.jobs is not None:
+        jobs = check_jobs(stated.jobs, stated.partition, stated.account, stated.qos)
     return [*job_checks, jobs] if jobs else job_checks
 
 
@@ -130,10 +169,9 @@ def _in_words(nodes: list[Nodes]) -> str:
     return words
 
 
-def _accounting(profile: dict[str, Any]) -> Check:
+def _accounting(status_command: str) -> Check:
     """Check that Snakemake can find out that a job has ended, with the command that the profile names."""
     accounting = ask(ACCOUNTING)
-    status_command = profile.get("slurm-status-command") or "sacct"
     answer = f"{accounting.problem or 'sacct answers'}; the profile asks {status_command}"
     if accounting.problem and status_command != "squeue":
         do = "slurm-status-command: squeue in the profile; with sacct Snakemake would never see a job end"
@@ -141,12 +179,8 @@ def _accounting(profile: dict[str, Any]) -> Check:
     return Check("Slurm accounting", answer)
 
 
-def _submitted(profile: dict[str, Any], job: Mapping[str, str]) -> Check:
-    """Check, without submitting a job, that Slurm would accept one with the nodes and GPUs that the profile states.
-
-    `job`: resources that the profile states for a run.
-    """
-    options = _options(profile, job)
+def _submitted(options: list[str]) -> Check:
+    """Check, without submitting a job, that Slurm would accept one with these options of sbatch."""
     answer = ask(["sbatch", "--test-only", *options, "--time=1", "--output=/dev/null", "--wrap=true"])
     if answer.problem is None:
         return Check("profile: job", f"Slurm would take one ({' '.join(options) or 'with its defaults'})")
@@ -154,22 +188,7 @@ def _submitted(profile: dict[str, Any], job: Mapping[str, str]) -> Check:
     return Check("profile: job", f"with {' '.join(options) or 'its defaults'} {answer.problem}", "error", do)
 
 
-def _options(profile: dict[str, Any], job: Mapping[str, str]) -> list[str]:
-    """Return the options of sbatch for a job of the profile."""
-    resource_of_option = {"partition": "slurm_partition", "account": "slurm_account", "qos": "qos"}
-    options = [f"--{option}={job[name]}" for option, name in resource_of_option.items() if job.get(name)]
-    config = profile.get("config")
-    cluster = (config.get("cluster") if isinstance(config, dict) else None) or {}
-    nodes = _number(cluster.get("nodes"))
-    gpus = _number(cluster.get("gpus_per_node"))
-    if nodes:
-        options.append(f"--nodes={nodes}")
-    if gpus:
-        options.append(f"--gres=gpu:{gpus}")
-    return options
-
-
-def resources_of(profile: Mapping[str, Any], rule: str) -> dict[str, str]:
+def resources_of(profile: Profile, rule: str) -> dict[str, str]:
     """Return the resources of a rule in a profile: the defaults of all rules, replaced by those stated for this rule.
 
     >>> resources_of({"default-resources": {"slurm_partition": "gpu"}, "set-resources": {"a": {"mem_mb": 5}}}, "a")

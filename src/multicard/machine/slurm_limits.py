@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from multicard.core.system import ask
 from multicard.core.text import listed
@@ -42,23 +41,21 @@ class Limit:
         return self.name in (SUBMITTED, SUBMITTED_OF_QOS)
 
 
-def check_jobs(profile: Mapping[str, Any], partition: str, account: str, qos: str) -> Check | None:
-    """Compare the profile's number of jobs at a time with Slurm's limits; warn if Slurm takes fewer.
+def check_jobs(jobs: int, partition: str, account: str, qos: str) -> Check | None:
+    """Compare a profile's number of jobs at a time with Slurm's limits; warn if Slurm takes fewer.
 
-    None if the profile states no number, if Slurm has no accounting, or if no limit is set. Only limits on submitted
-    jobs can give a warning: more jobs than may run at a time just wait in the queue.
+    None if Slurm has no accounting, or if no limit is set. Only limits on submitted jobs can give a warning: more jobs
+    than may run at a time just wait in the queue.
 
-    `partition`, `account`, `qos`: of a job of the profile; empty for Slurm's defaults.
+    `jobs`: the number that the profile states. `partition`, `account`, `qos`: of a job of the profile; empty for
+    Slurm's defaults.
     """
-    jobs = str(profile.get("jobs", ""))
-    if not jobs.isdecimal():
-        return None
     limits = list(_limits(partition, account, qos))
     if not limits:
         return None
     words = listed([f"{limit.owner}: {limit.name} {limit.jobs}" for limit in limits])
     least = min((limit.jobs for limit in limits if limit.is_on_submitted), default=None)
-    if least is not None and least < int(jobs):
+    if least is not None and least < jobs:
         excess = f"{jobs} at a time, and Slurm takes no more than {least} of yours ({words})"
         return Check("profile: jobs", excess, "warning", f"jobs: {least} in the profile; with more, some have to wait")
     return Check("profile: jobs", f"{jobs} at a time ({words})")
