@@ -21,6 +21,17 @@ FAULTHANDLER_TIMEOUT = "Timeout ("
 
 
 @dataclass(frozen=True)
+class StageReport:
+    """What a rank of the job reports when it reaches a stage."""
+
+    rank: int
+    stage: str  # one of `STAGES`, "done" or "failed"
+    bytes: int = 0  # size of the messages, if they were measured
+    times_s: list[float] = field(default_factory=list)  # if they were measured: see `Exchange`
+    error: str = ""  # if the rank failed
+
+
+@dataclass(frozen=True)
 class Exchange:
     """The measured all-reduces of a job, made by `exchange`.
 
@@ -68,8 +79,9 @@ def exchange(
     """
     arguments = [device, ",".join(map(str, sizes)), limit_s, seconds]
     job = run_module(JOB, arguments, start_s + limit_s, ranks, variables)
-    done = {fact["rank"] for fact in job.facts if fact["stage"] == "done"}
-    times_s = {fact["bytes"]: fact["times_s"] for fact in job.facts if fact["stage"] == "measured"}
+    reports = [StageReport(**fact) for fact in job.facts]
+    done = {report.rank for report in reports if report.stage == "done"}
+    times_s = {report.bytes: report.times_s for report in reports if report.stage == "measured"}
     # Once all ranks are done, it does not matter how their processes end.
     problem = None if len(done) == ranks else _problem(job, ranks, limit_s)
     return Exchange(ranks, times_s, problem)
@@ -86,11 +98,13 @@ def _problem(job: JobOutput, ranks: int, limit_s: float) -> str:
             hangs = True
             break
         for fact in line.facts:
-            if fact["stage"] == "failed":
-                return f"rank {fact['rank']}: {fact['error']}"
+            report = StageReport(**fact)
+            if report.stage == "failed":
+                return f"rank {report.rank}: {report.error}"
     if not hangs:
         return job.ending
-    reached = {(fact["stage"], fact["rank"]) for fact in job.facts}
+    reports = [StageReport(**fact) for fact in job.facts]
+    reached = {(report.stage, report.rank) for report in reports}
     counts = Counter(stage for stage, _ in reached)
     stages = ", ".join(f"{counts[stage]} {stage}" for stage in STAGES)
     return f"no end within {limit_s:g} s: of {ranks} ranks {stages}"

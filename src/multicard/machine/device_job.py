@@ -17,6 +17,7 @@ import torch
 from torch.utils.benchmark import Timer
 
 from multicard.core.system import usable_cpus
+from multicard.core.values import JsonObject
 from multicard.machine.facts import print_fact
 from multicard.record.environment import hardware, host, versions
 from multicard.record.visible import identities
@@ -57,7 +58,7 @@ def main(device_type: str, seconds: float) -> None:
     print_fact(done=True)
 
 
-def measured(name: str, rows: Iterator[dict[str, Any]], **columns: Any) -> None:
+def measured(name: str, rows: Iterator[JsonObject], **columns: Any) -> None:
     """Report the rows of one measurement, each with `columns`; or report the problem, if the device cannot do it.
 
     Such a problem raises no error, so that other measurements follow.
@@ -85,7 +86,7 @@ def precisions(device: torch.device) -> list[str]:
     return [name for name in DTYPES if name not in lacking]
 
 
-def matmul(device: torch.device, precision: str, seconds: float, threads: int) -> Iterator[dict[str, Any]]:
+def matmul(device: torch.device, precision: str, seconds: float, threads: int) -> Iterator[JsonObject]:
     """Yield one row: the times of a product of two square matrices, with the edge that gives the highest rate."""
     dtype = DTYPES[precision]
     with fp32_as(precision):

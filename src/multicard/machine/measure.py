@@ -3,15 +3,18 @@
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 from multicard.core.errors import UserError
 from multicard.core.layout import CPU_SAMPLES, GPU_SAMPLES
+from multicard.core.values import JsonObject
 from multicard.experiment.machine import Machine
 from multicard.launch.cpu_samples import host_record, sample_cpus
 from multicard.launch.gpu_samples import GpuSamples, sample_gpus
+from multicard.launch.sampler import Windows
 from multicard.launch.variables import settings
 from multicard.machine.all_reduce import exchange
 from multicard.machine.facts import Facts
@@ -28,7 +31,40 @@ MESSAGE_BYTES = {"cpu": [4**power for power in (5, 8, 10, 12, 13)], "cuda": [4**
 # The most devices for all-reduces on CPUs by default: each of them is a process that imports PyTorch.
 MOST_PROCESSES = 8
 
-Part = dict[str, Any]
+
+@dataclass(frozen=True)
+class DeviceReport:
+    """What `multicard.machine.device_job` has reported."""
+
+    machine: JsonObject  # `host`, `hardware` and `versions` of the record
+    rows: Sequence[JsonObject]  # of the record's part
+    problems: Sequence[str]
+    gpus: Sequence[str]  # UUIDs; empty on a CPU
+    windows: Windows
+    is_done: bool  # True if the job got to its end
+
+    @classmethod
+    def read(cls, facts: Sequence[Facts]) -> "DeviceReport":
+        """Collect what was reported. Of facts other than rows and problems, the last of each name counts."""
+        latest: Facts = {}
+        for fact in facts:
+            latest |= fact
+        rank = latest.get("rank", {})
+        return cls(
+            machine=latest.get("machine", {}),
+            rows=[fact["row"] for fact in facts if "row" in fact],
+            problems=[fact["problem"] for fact in facts if "problem" in fact],
+            gpus=[gpu["uuid"] for gpu in rank.get("gpus") or []],
+            windows=rank.get("windows") or [],
+            is_done=bool(latest.get("done")),
+        )
+
+
+class DevicePart(NamedTuple):
+    """A measured device: the machine that it is in, and its part of the record."""
+
+    machine: JsonObject
+    part: JsonObject
 
 
 def device_counts(device: str, machine: Machine) -> list[int]:
@@ -50,7 +86,7 @@ def measure_machine(
     counts: Sequence[int] | None = None,
     seconds: float = 1.0,
     say: Callable[[str], None] = lambda _line: None,
-) -> dict[str, Any]:
+) -> JsonObject:
     """Measure this machine's devices of one kind ("cpu", "cuda"); return the record that docs/choosing.md describes.
 
     If something goes wrong in a part, the part has a `problem`, and the next part is measured.
@@ -87,8 +123,8 @@ def measure_machine(
     }
 
 
-def _device_part(device: str, seconds: float) -> tuple[dict[str, Any], Part]:
-    """Measure one device alone; return the facts about the machine that the job reported, and the record's part."""
+def _device_part(device: str, seconds: float) -> DevicePart:
+    """Measure one device alone."""
     limit_s = LIMIT_S + DEVICE_JOB_TIMES * seconds
     with tempfile.TemporaryDirectory(prefix="multicard-machine-") as scratch:
         cpu_samples = Path(scratch, CPU_SAMPLES)
@@ -97,29 +133,23 @@ def _device_part(device: str, seconds: float) -> tuple[dict[str, Any], Part]:
             job = run_module("multicard.machine.device_job", [device, seconds], limit_s)
         samples = GpuSamples.read(gpu_samples)
         host = host_record(cpu_samples)
-    # This mapping is for facts that are reported once. Rows and problems are reported many times, so they are read from
-    # `job.facts` below.
-    facts: Facts = {}
-    for fact in job.facts:
-        facts |= fact
-    problems = [fact["problem"] for fact in job.facts if "problem" in fact]
-    if not facts.get("done"):
+    report = DeviceReport.read(job.facts)
+    problems = list(report.problems)
+    if not report.is_done:
         problems.append(f"no end within {limit_s:g} s" if job.timed_out else job.ending)
-    rank = facts.get("rank", {})
-    uuids = [gpu["uuid"] for gpu in rank.get("gpus") or []]
-    measures = samples.of_rank(uuids, rank.get("windows") or [])
-    gpu_conditions = [gpu.conditions and gpu.conditions.model_dump() for gpu in measures]
-    part = {
+    measures = samples.of_rank(report.gpus, report.windows)
+    gpu_conditions = [None if gpu.conditions is None else gpu.conditions.model_dump() for gpu in measures]
+    part: JsonObject = {
         "part": "device",
-        "rows": [fact["row"] for fact in job.facts if "row" in fact],
+        "rows": report.rows,
         "problem": "; ".join(problems) or None,
         "conditions": [host.model_dump(exclude_unset=True)],
         "ranks": [{"rank": 0, "gpu_conditions": gpu_conditions}],
     }
-    return facts.get("machine", {}), part
+    return DevicePart(report.machine, part)
 
 
-def _all_reduce_part(device: str, ranks: int, seconds: float) -> Part:
+def _all_reduce_part(device: str, ranks: int, seconds: float) -> JsonObject:
     """Measure all-reduces of several sizes between `ranks` devices; return the part of the record."""
     sizes = MESSAGE_BYTES[device]
     with tempfile.TemporaryDirectory(prefix="multicard-machine-") as scratch:
