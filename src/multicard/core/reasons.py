@@ -8,6 +8,7 @@ from multicard.core.secrets import without_secrets
 from multicard.core.sharing import HOST, ErrorText, Form, Words
 from multicard.core.text import counted, printable
 from multicard.core.units import BYTES, SECONDS, with_unit
+from multicard.core.values import JsonObject
 
 LONGEST_MESSAGE = 300  # characters of a program's message that a reason quotes at most
 
@@ -121,7 +122,7 @@ class Reason:
 
     __pydantic_config__ = _STRICT
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> JsonObject:
         """Return the fields that are not None or empty, for JSON.
 
         What looks like a secret is removed from the message, because the message goes into tables and reports.
@@ -132,12 +133,12 @@ class Reason:
         return facts
 
 
-def _without_empty(values: Mapping[str, Any]) -> dict[str, Any]:
+def _without_empty(values: Mapping[str, Any]) -> JsonObject:
     """Return the values that are neither None nor an empty mapping or list, after doing the same in nested mappings.
 
     Lists must hold mappings.
     """
-    kept = {}
+    kept: JsonObject = {}
     for name, value in values.items():
         if isinstance(value, Mapping):
             value = _without_empty(value)
@@ -177,7 +178,7 @@ def describe_reason(reason: Reason | None) -> str | None:
     return printable(text)
 
 
-def _fields_in_words(reason: Reason) -> dict[str, Any]:
+def _fields_in_words(reason: Reason) -> Mapping[str, object]:
     """Return the values for the names in braces in `WORDINGS`; "?" for a field that is None."""
     values = {entry.name: getattr(reason, entry.name) for entry in fields(reason)}
     words = {name: "?" if value is None else value for name, value in values.items()}

@@ -17,7 +17,8 @@ import pandas as pd
 import psutil
 
 from multicard.core.system import read_or_none
-from multicard.launch.sampler import Row, Samples, Windows, read_samples, sampling
+from multicard.core.values import Row
+from multicard.launch.sampler import Samples, Windows, read_samples, sampling
 from multicard.runs.record import CpuUse, NodeConditions
 
 PROC = Path("/proc")

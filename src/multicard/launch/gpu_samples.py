@@ -19,7 +19,8 @@ import numpy as np
 import pandas as pd
 
 from multicard.core.system import read_or_none
-from multicard.launch.sampler import Row, Samples, Windows, read_samples, sampling
+from multicard.core.values import Row
+from multicard.launch.sampler import Samples, Windows, read_samples, sampling
 from multicard.runs.record import CLOCK_REASONS, Energy, GpuConditions, GpuState
 
 PERIOD_S = 0.1  # seconds between samples; drivers update power and energy every 20 to 100 ms

@@ -6,20 +6,18 @@ import io
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
 from multicard.core.tables import parse_csv
+from multicard.core.values import Row
 
 # Seconds that the job is held up at most by the first sample, and again by the last: a driver may hang.
 LIMIT_S = 5.0
 
 # Windows of time, each a pair of start and end by `time.monotonic`.
 Windows = Sequence[Sequence[float]]
-# A row of a CSV file: a value for each column. The cell is empty if the column is missing or its value is None.
-Row = dict[str, Any]
-# For each sample its rows, and the seconds until the next sample is due.
+# For each sample its rows, where a column may be missing, and the seconds until the next sample is due.
 Samples = Iterator[tuple[list[Row], float]]
 
 
