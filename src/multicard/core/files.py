@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from multicard.core.errors import UserError
 
@@ -172,8 +172,16 @@ def sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
-def described(path: Path) -> dict[str, Any]:
-    """Return name, size and checksum of a file, in the form in which manifests of data and traces list files."""
+class FileChecksum(TypedDict):
+    """A file, in the form in which manifests of data and traces list files."""
+
+    name: str
+    bytes: int  # its size
+    sha256: str  # its hexadecimal digest
+
+
+def described(path: Path) -> FileChecksum:
+    """Return name, size and checksum of a file."""
     return {"name": path.name, "bytes": path.stat().st_size, "sha256": sha256(path)}
 
 
