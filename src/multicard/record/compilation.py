@@ -8,9 +8,9 @@ import torch
 def allow_compilations(blocks: int) -> None:
     """Let torch.compile compile one function up to eight times for each of `blocks` blocks of a model.
 
-    Blocks of the same class share their functions. Dynamo compiles such a function anew for each block that it does not
-    trace together with the others. By default it stops after eight compilations, and runs the function uncompiled for
-    all further blocks. Limits that are higher already stay.
+    Blocks of the same class share their functions. Dynamo compiles such a function again for each block that it does
+    not trace together with the others. By default it stops after eight compilations, and runs the function uncompiled
+    for all further blocks. Limits that are higher already stay.
     """
     config = torch.compiler.config
     config.recompile_limit = max(config.recompile_limit, 8 * blocks)

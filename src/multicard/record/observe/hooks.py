@@ -233,7 +233,7 @@ def _watch_batches() -> None:
 def _describe(loader: Any) -> Loader | None:
     """Return the description of a loader, which may be any object; None if it cannot be described.
 
-    A loader is described once. Later calls only read its length again, unless it had none. It is described anew if the
+    A loader is described once. Later calls only read its length again, unless it had none. It is described again if the
     number of ranks has changed, or if it could not be described.
     """
     ranks = world_size()

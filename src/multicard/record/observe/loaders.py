@@ -45,7 +45,7 @@ class Loader(NamedTuple):
     batch_size: int | None  # samples of a full batch; None if neither the loader nor a sampler states it
     length: int | None  # batches of one pass; None if it is unknown
     ahead: int  # batches that its workers prepare before they are asked for
-    is_endless: bool = False  # True if a pass goes on after `length` batches, because its sampler begins again
+    is_endless: bool = False  # True if a pass does not end after `length` batches, because its sampler repeats
 
 
 def loader_of(loader: "DataLoader[Any]", ranks: int) -> Loader:
