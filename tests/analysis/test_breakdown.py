@@ -11,7 +11,7 @@ from captures import KernelTimes, Process, make_trace
 from multicard.analysis.bottlenecks.bottlenecks import NAMES
 from multicard.analysis.runs.breakdown import complete_breakdowns, parts_of
 from multicard.analysis.runs.device_time import device_time, overall
-from multicard.analysis.runs.phase_parts import measures_of_phases
+from multicard.analysis.runs.phase_parts import parts_of_phases
 from multicard.analysis.runs.step_parts import StepPart
 from multicard.analysis.runs.windows import Window
 from multicard.trace.files import open_trace
@@ -29,7 +29,7 @@ def steps(pitches: Any, rank: int = 0, **seconds: Any) -> pd.DataFrame:
 
 
 def parts(*ranks: pd.DataFrame, devices: int = 1) -> dict[str, float]:
-    return parts_of(measures_of_phases(Window(pd.concat(ranks)), devices))
+    return parts_of_phases(Window(pd.concat(ranks)), devices).shares
 
 
 def test_every_part_is_a_kind_of_bottleneck() -> None:
@@ -47,7 +47,7 @@ def test_parts_are_shares_of_the_time_from_step_to_step() -> None:
     # Without a wait for data all ranks count.
     ranks = [steps([0.1] * 10, rank, forward=0.03, backward=back) for rank, back in enumerate((0.07, 0.03))]
     assert parts(*ranks, devices=2)["compute or communication"] == pytest.approx(0.8)
-    assert measures_of_phases(Window(steps([0.1] * 10)), 1) == {}
+    assert parts_of_phases(Window(steps([0.1] * 10)), 1) == ({}, None)
 
 
 @pytest.mark.parametrize("where", ["between", "inside"])
@@ -58,10 +58,10 @@ def test_a_periodic_stall_is_named_with_its_steps(where: str) -> None:
     scatter = np.random.default_rng(1).normal(1.0, 0.02, 200)
     forward = 0.0038 * scatter + (stall if where == "inside" else 0.0)
     run = steps(0.0138 * scatter + stall, forward=forward, backward=0.01 * scatter)
-    found = measures_of_phases(Window(run), 1)
-    assert parts_of(found)["stalls"] == pytest.approx(2.0 / 4.76, abs=0.005)
-    assert found["stalled_steps"] == "4 of 200: 25, 75, 125, 175"
-    assert sum(parts_of(found).values()) == pytest.approx(1.0)
+    found = parts_of_phases(Window(run), 1)
+    assert found.shares["stalls"] == pytest.approx(2.0 / 4.76, abs=0.005)
+    assert found.stalled_steps == "4 of 200: 25, 75, 125, 175"
+    assert sum(found.shares.values()) == pytest.approx(1.0)
 
 
 def test_a_stall_is_what_a_step_takes_beyond_the_median_of_the_others() -> None:

@@ -1,6 +1,7 @@
 """A run's measures against a record small enough to work out by hand."""
 
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 
 import pandas as pd
@@ -10,9 +11,12 @@ from vision_records import ELAPSED, change_steps, record, with_activity
 from conftest import refusal
 from multicard.analysis.runs.measures import measure_run, outcome_of, outcome_table, runs_table
 from multicard.analysis.runs.notices import notices
+from multicard.analysis.runs.step_parts import StepPart
 from multicard.core.errors import UserError
 from multicard.core.files import write_json
 from multicard.core.layout import PHASES
+from multicard.core.units import BYTES, JOULES, ONE, OPERATIONS, OPERATIONS_PER_S, PERCENT, SECONDS, units_of
+from multicard.runs.measures import COMMON, Measures
 from multicard.runs.record import Energy, ModelRecord, Place, RankRecord
 from multicard.trace.tables import ACTIVITIES
 from multicard.workloads.llm.parameters import LlmParameters
@@ -153,3 +157,15 @@ def test_steps_on_a_gpu_that_only_the_host_tells_are_known(
     rows = pd.DataFrame({"scope": scopes, "extent": extents, "device": [0, 1]})
     rows.reindex(columns=ACTIVITIES["timeline"].schema.names).to_parquet(folder / "activity" / "timeline.parquet")
     assert measure_run(folder)["trace_host_extents"] == told
+
+
+def test_the_shares_of_parts_are_measures_in_the_order_of_the_parts() -> None:
+    first = COMMON.index(next(iter(StepPart)).column)
+    assert COMMON[first : first + len(StepPart)] == tuple(part.column for part in StepPart)
+
+
+def test_the_unit_of_a_measure_is_that_of_its_name() -> None:
+    of_names = {"s": SECONDS, "bytes": BYTES, "J": JOULES, "1/s": ONE, "operations": OPERATIONS}
+    of_names |= {"operations/s": OPERATIONS_PER_S, "share, 0 to 1": PERCENT, "relative change": PERCENT, "": None}
+    stated = {measure.name: of_names[measure.metadata["unit"]] for measure in fields(Measures)}
+    assert stated == {name: units_of(name) for name in COMMON}

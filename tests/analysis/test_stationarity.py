@@ -57,38 +57,38 @@ def test_the_autocorrelation_is_not_underestimated_and_a_change_is_none() -> Non
 )
 def test_changes_beyond_the_noise_are_found(shape: np.ndarray) -> None:
     rng = np.random.default_rng(2)
-    found = [stationarity(shape * rng.normal(1, 0.05, len(shape)))["stationary"] for _ in range(20)]
+    found = [stationarity(shape * rng.normal(1, 0.05, len(shape))).stationary for _ in range(20)]
     assert sum(found) <= 1
 
 
 def test_bursts_of_a_loader_small_changes_and_equal_steps_do_not_matter() -> None:
-    assert stationarity(np.tile([1.1, 0.1, 0.1, 0.1], 25))["stationary"] is True
+    assert stationarity(np.tile([1.1, 0.1, 0.1, 0.1], 25)).stationary is True
     small = 1 + 0.04 * np.linspace(0, 1, 100)
-    assert change_p_value(small) < LEVEL and stationarity(small)["stationary"] is True
+    assert change_p_value(small) < LEVEL and stationarity(small).stationary is True
     one_long = np.random.default_rng(4).normal(1, 0.01, 50)
     one_long[30] = 9.0
-    assert stationarity(one_long)["stationary"] is True
+    assert stationarity(one_long).stationary is True
     assert change_p_value(np.full(20, 0.1)) == 1
 
 
 def test_the_drift_is_that_of_a_straight_line() -> None:
     # Means of the halves: 1.2475 and 1.7525 seconds.
     found = stationarity(np.linspace(1, 2, 100))
-    assert found["drift"] == pytest.approx((1 + 74.5 / 99) / (1 + 24.5 / 99) - 1)
+    assert found.drift == pytest.approx((1 + 74.5 / 99) / (1 + 24.5 / 99) - 1)
 
 
 def test_few_steps_are_not_judged() -> None:
     found = stationarity(np.linspace(1, 2, FEWEST_STEPS - 1))
-    assert "stationary" not in found and found["drift"] > 0
-    assert stationarity(np.array([1.0])) == {}
+    assert found.stationary is None and found.drift > 0
+    assert stationarity(np.array([1.0])) == (None, None)
 
 
 def test_long_runs_are_judged_by_means_of_neighbours() -> None:
     times = np.tile([1.0, 2.0], 20_000)
-    assert stationarity(times)["stationary"] is True
+    assert stationarity(times).stationary is True
     times[20_000:] *= 1.5
     found = stationarity(times)
-    assert found["stationary"] is False and found["drift"] == pytest.approx(0.5)
+    assert found.stationary is False and found.drift == pytest.approx(0.5)
 
 
 @pytest.mark.slow
@@ -99,5 +99,5 @@ def test_steady_runs_are_called_not_stationary_as_rarely_as_stated(kind: str, co
     rng = np.random.default_rng(1)
     simulated = 400
     found = [stationarity(noise(kind, rng, count)) for _ in range(simulated)]
-    rate = sum(not each["stationary"] for each in found) / simulated
+    rate = sum(not each.stationary for each in found) / simulated
     assert rate <= LEVEL + 3 * np.sqrt(LEVEL * (1 - LEVEL) / simulated)  # three standard errors

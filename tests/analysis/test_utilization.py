@@ -11,7 +11,7 @@ from vision_records import ELAPSED, record, with_activity
 from factories import make_run
 from machine.machine_record import IDLE
 from multicard.analysis.machine.limits import MachineLimits
-from multicard.analysis.machine.utilization import MEASURES, PEAKS, utilization, within_peaks
+from multicard.analysis.machine.utilization import PEAKS, Utilization, utilization, within_peaks
 from multicard.analysis.outputs import write_scenario
 from multicard.analysis.runs.measures import measure_run
 from multicard.core.files import write_json
@@ -43,7 +43,7 @@ def limits(hardware: dict[str, Any], host: str = "node07", **changes: Any) -> Ma
 
 def of(
     hardware: dict[str, Any], *machines: MachineLimits, workload: str = "vision", seconds: float = 2.0, **stated: Any
-) -> dict[str, Any]:
+) -> Utilization:
     """Utilization of a run whose step of two seconds takes 1e12 operations, 1.5e12 with those computed again."""
     work = WORKLOADS[workload]
     p = work.parameters.model_validate(stated)
@@ -56,30 +56,30 @@ def of(
 def test_mfu_is_the_share_of_the_measured_rate_of_products_in_the_same_precision() -> None:
     for precision, peak in (("fp32", 2e12), ("bf16", 4e12)):
         found = of(gpus(OTHER, OTHER), limits(gpus(OTHER)), precision=precision)
-        assert found["achieved_flop_per_s"] == 0.5e12
-        assert (found["peak_flop_per_s"], found["mfu_of"]) == (peak, "measured")
-        assert (found["mfu"], found["hfu"]) == (0.5e12 / peak, 0.75e12 / peak)
+        assert found.achieved_flop_per_s == 0.5e12
+        assert (found.peak_flop_per_s, found.mfu_of) == (peak, "measured")
+        assert (found.mfu, found.hfu) == (0.5e12 / peak, 0.75e12 / peak)
     without = of(gpus(OTHER), limits(gpus(OTHER)), tf32="off")
-    assert without["peak_flop_per_s"] == 1e12
+    assert without.peak_flop_per_s == 1e12
     text = of(gpus(OTHER), limits(gpus(OTHER)), workload="llm", precision="fp32")
-    assert text["peak_flop_per_s"] == 1e12  # PyTorch's matrix products are not in TF32
+    assert text.peak_flop_per_s == 1e12  # PyTorch's matrix products are not in TF32
 
 
 def test_a_process_on_a_cpu_is_compared_with_products_of_as_many_threads() -> None:
-    peaks = [of(CPUS, limits(CPUS), device="cpu", threads=each).get("peak_flop_per_s") for each in (1, 8, 2)]
+    peaks = [of(CPUS, limits(CPUS), device="cpu", threads=each).peak_flop_per_s for each in (1, 8, 2)]
     assert peaks == [1e12, 9e12, None]
     # A peak that something disturbed is said to be so.
     part = limits(CPUS).model_dump()["parts"][0] | {"conditions": [IDLE | {"others_cpu_s": 150.0}]}
     found = of(CPUS, limits(CPUS, parts=[part]), device="cpu", threads=8)
-    assert (found["peak_flop_per_s"], found["mfu_of"]) == (9e12, "measured, disturbed")
+    assert (found.peak_flop_per_s, found.mfu_of) == (9e12, "measured, disturbed")
 
 
 def test_a_gpu_that_is_not_measured_is_looked_up_by_its_whole_name() -> None:
     found = of(gpus(H100), limits(gpus(OTHER)), precision="bf16")
-    assert (found["peak_flop_per_s"], found["mfu_of"]) == (989.4e12, "vendor")
-    assert of(gpus(H100))["peak_flop_per_s"] == 494.7e12  # fp32 in TF32
-    assert of(gpus(H100), limits(gpus(H100)))["mfu_of"] == "measured"
-    assert of(gpus("Tesla V100-SXM2-16GB"))["peak_flop_per_s"] == 15.7e12  # which has no TF32
+    assert (found.peak_flop_per_s, found.mfu_of) == (989.4e12, "vendor")
+    assert of(gpus(H100)).peak_flop_per_s == 494.7e12  # fp32 in TF32
+    assert of(gpus(H100), limits(gpus(H100))).mfu_of == "measured"
+    assert of(gpus("Tesla V100-SXM2-16GB")).peak_flop_per_s == 15.7e12  # which has no TF32
 
 
 def test_the_peak_is_that_of_the_arithmetic_that_was_allowed() -> None:
@@ -87,8 +87,8 @@ def test_the_peak_is_that_of_the_arithmetic_that_was_allowed() -> None:
     older = {"gpus": [{"name": OTHER, "capability": "7.5"}]}
     without = [{"measure": "matmul", "precision": "fp32", "threads": 1, "operations": 4e12, "times_s": [1.0]}]
     fp32_only = {"parts": [{"part": "device", "rows": without}]}
-    assert "mfu" not in of(newer, limits(newer, **fp32_only))  # computed in TF32, which was not measured
-    assert of(older, limits(older, **fp32_only))["peak_flop_per_s"] == 4e12  # which has none
+    assert of(newer, limits(newer, **fp32_only)).mfu is None  # computed in TF32, which was not measured
+    assert of(older, limits(older, **fp32_only)).peak_flop_per_s == 4e12  # which has none
 
 
 def test_no_repeat_has_a_peak_that_one_exceeded() -> None:
@@ -107,9 +107,9 @@ def test_no_repeat_has_a_peak_that_one_exceeded() -> None:
 def test_no_peak_is_guessed() -> None:
     for hardware in (gpus(f"{H100} MIG 3g.40gb"), gpus(OTHER), gpus(H100, OTHER), {}):
         found = of(hardware)
-        assert found["achieved_flop_per_s"] == 0.5e12
-        assert not {"mfu", "hfu", "mfu_of", "peak_flop_per_s"} & set(found)
-    assert "mfu" not in of(gpus("Tesla V100-SXM2-16GB"), precision="bf16")
+        assert found.achieved_flop_per_s == 0.5e12
+        assert (found.mfu, found.hfu, found.mfu_of, found.peak_flop_per_s) == (None,) * 4
+    assert of(gpus("Tesla V100-SXM2-16GB"), precision="bf16").mfu is None
     for rates in PEAKS.values():  # those of vendors are of dense products
         half = rates["fp16"]
         assert rates.get("bf16", half) == half
@@ -118,11 +118,11 @@ def test_no_peak_is_guessed() -> None:
 
 def test_the_record_of_the_same_host_counts_then_the_newest_of_the_same_kind() -> None:
     own, other = limits(CPUS, started="2026-01-01"), limits(CPUS, host="node08", parts=[])
-    assert of(CPUS, other, own, device="cpu")["mfu_of"] == "measured"
+    assert of(CPUS, other, own, device="cpu").mfu_of == "measured"
     older = limits(CPUS, host="node09", started="2026-01-01")
-    assert "mfu" not in of(CPUS, older, other, device="cpu")
-    assert "mfu" not in of(CPUS | {"processor": "Another"}, own, device="cpu")
-    assert "mfu" not in of(CPUS, limits(gpus(OTHER)), device="cpu")
+    assert of(CPUS, older, other, device="cpu").mfu is None
+    assert of(CPUS | {"processor": "Another"}, own, device="cpu").mfu is None
+    assert of(CPUS, limits(gpus(OTHER)), device="cpu").mfu is None
 
 
 def run(folder: Path, *counted: float | None) -> Path:
@@ -147,4 +147,4 @@ def test_a_scenario_tells_mfu_and_bound_of_its_runs(tmp_path: Path) -> None:
     assert row["bound"] == "compute or communication"  # in which gradients are exchanged, too
     assert measure_run(folder)["mfu"] is None
     found = measure_run(run(tmp_path / "two", 29e9, None), [limits(CPUS)])
-    assert all(found[name] is None for name in MEASURES)
+    assert all(found[name] is None for name in Utilization.__annotations__)

@@ -19,7 +19,7 @@ from figures.measured import (
     texts,
     two_repeats,
 )
-from multicard.analysis.machine.utilization import MEASURES as UTILIZATION
+from multicard.analysis.machine.utilization import Utilization
 from multicard.analysis.runs.step_parts import StepPart
 from multicard.core.layout import STEP_COLUMNS
 from multicard.figures import steps
@@ -143,7 +143,7 @@ def test_a_bar_of_mfu_stands_beside_the_parts_of_the_step() -> None:
     assert lengths(right) == {part: pytest.approx(each) for part, each in expected.items()}
     assert data[["mfu", "compute"]].to_numpy().tolist() == [[0.25, pytest.approx(0.7)], [0.4, pytest.approx(0.7)]]
     # Tables of an earlier version, and of runs whose peak is not known, show the parts alone.
-    [axes] = drawn("utilization", measures.drop(columns=[*UTILIZATION]))[0].axes
+    [axes] = drawn("utilization", measures.drop(columns=[*Utilization.__annotations__]))[0].axes
     assert lengths(axes) == lengths(right)
 
 

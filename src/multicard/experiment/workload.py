@@ -16,6 +16,7 @@ from multicard.core.rendezvous import Rendezvous
 from multicard.core.units import ARGS_PREFIX
 from multicard.core.values import Row
 from multicard.experiment.machine import Machine
+from multicard.runs.measures import Measures
 from multicard.runs.parameters import DEFAULT_WORKLOAD, JobParameters
 from multicard.runs.rank_report import RankReport
 from multicard.runs.record import DataRecord, ModelRecord, RunRecord
@@ -248,13 +249,11 @@ class Workload(ABC):
         """Return the module `measures` in the package of this workload."""
         return importlib.import_module(f"{type(self).__module__.rpartition('.')[0]}.measures")
 
-    def measure(
-        self, record: RunRecord, common: Mapping[str, Any], steps: "pd.DataFrame", epochs: "pd.DataFrame | None"
-    ) -> Row:
+    def measure(self, record: RunRecord, common: Measures, steps: "pd.DataFrame", epochs: "pd.DataFrame | None") -> Row:
         """Return the workload's own measures of a completed run, computed by `measure` of its module `measures`.
 
-        `record`: the record of the run. `common`: the measures that every workload has, with throughput in its `unit`.
-        `steps`: the rows of steps.csv. `epochs`: the rows of epochs.csv; None if the workload has no epochs
+        `record`: the record of the run. `common`: the measures that every workload has; all are None if the run has no
+        steps. `steps`: the rows of steps.csv. `epochs`: the rows of epochs.csv; None if the workload has no epochs
         (`has_epochs`), or if the run skips the host's work and so ends no epoch.
         """
         return self._measures_module().measure(record, common, steps, epochs)

@@ -18,6 +18,7 @@ from multicard.core.errors import UserError
 from multicard.core.files import atomic_write, read_object
 from multicard.core.layout import EPOCH_COLUMNS, GATHERED_ACTIVITIES, NOT_RUN, SCENARIO_INDEX, STEP_COLUMNS
 from multicard.core.text import for_csv, from_csv, quoted
+from multicard.core.values import Cell, Row
 from multicard.experiment.workload import WORKLOADS
 from multicard.results import provenance
 from multicard.results.run_files import check_unchanged, files_in, read_csv, read_parquet, selected
@@ -185,7 +186,7 @@ def _with_texts(table: pd.DataFrame, function: Callable[[str], str]) -> pd.DataF
     return table.assign(**changed)
 
 
-def known_values(row: Mapping[Any, Any]) -> dict[str, Any]:
+def known_values(row: Mapping[Any, Any]) -> Row:
     """Return a row of a table as Python values, without empty cells; see `_value`.
 
     >>> known_values({"devices": 2.0, "packed": "True", "loss": math.nan, "reason": None})
@@ -195,7 +196,7 @@ def known_values(row: Mapping[Any, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _value(cell: Any) -> Any:
+def _value(cell: Any) -> Cell:
     """Return a cell as a Python value; None if it is empty.
 
     pandas gives all cells of a column one type, so integers may have become floats, and booleans text. 2.0 is returned

@@ -5,9 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
-from multicard.analysis.runs.measures import measure_run
+from multicard.analysis.runs.measures import measures_of
 from multicard.archive.matrix import Matrix
 from multicard.core.errors import UserError
 from multicard.core.layout import ACTIVITY, ACTIVITY_INDEX, RUN
@@ -19,6 +17,7 @@ from multicard.experiment.wording import statements
 from multicard.experiment.workload import WORKLOADS
 from multicard.results.run_files import RunFiles
 from multicard.runs.environment import gpu_names, is_synthetic
+from multicard.runs.measures import Measures
 from multicard.runs.parameters import as_columns
 from multicard.search.core import Search
 from multicard.search.space import Levels, Space
@@ -174,14 +173,14 @@ class ScenarioSpace:
         """
         files = RunFiles.of(self.record(run).parent)
         record = files.record
-        measures = measure_run(files)
-        completed = measures["outcome"] == "completed"
+        measures = measures_of(files)
+        completed = record.completed
         result = RunResult(
-            value=measures[self.measure] if completed else None,
-            outcome=measures["outcome"],
+            value=measures.number(self.measure) if completed else None,
+            outcome=record.outcome,
             cost_s=record.wall_time_s or 0.0,
             synthetic=is_synthetic(gpu_names(record.hardware)),
-            memory_bytes=_peak_memory(measures) if completed else None,
+            memory_bytes=_peak_memory(measures.common) if completed else None,
             reason=describe_reason(record.reason),
         )
         if completed and not (result.value and result.value > 0):
@@ -192,9 +191,7 @@ class ScenarioSpace:
         return result
 
 
-def _peak_memory(measures: dict[str, Any]) -> float | None:
+def _peak_memory(measures: Measures) -> float | None:
     """Return the peak memory in bytes: reserved by PyTorch if that is known, else allocated; None if neither is."""
-    for name in ("peak_reserved_bytes", "peak_memory_bytes"):
-        if pd.notna(measures.get(name)):
-            return measures[name]
-    return None
+    reserved = measures.peak_reserved_bytes
+    return measures.peak_memory_bytes if reserved is None else reserved

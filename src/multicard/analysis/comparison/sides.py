@@ -7,12 +7,12 @@ import re
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
 from multicard.analysis.runs.measures import measure_run
 from multicard.analysis.scaling.speedup import RATES, speedups_of
+from multicard.core.values import Row
 from multicard.experiment.config import configuration_key
 from multicard.results.configuration import Configuration
 from multicard.results.results import Results
@@ -47,12 +47,12 @@ def read_side(folders: Sequence[Path]) -> Side:
 
     Raises `UserError` if a file of a run is missing or damaged.
     """
-    rows: list[dict[str, Any]] = []
+    rows: list[Row] = []
     records: dict[str, RunRecord] = {}
     for files in map(RunFiles, folders):
         measures = measure_run(files)
         parameters = as_columns(files.record.parameters.model_dump(mode="json"))
-        records[measures["run"]] = files.record
+        records[files.record.run] = files.record
         rows.append(known_values(parameters) | known_values(measures))
     # These results have no provenances, so runs on different machines belong to the same configuration.
     results = _with_speedups(Results(pd.DataFrame(rows)))

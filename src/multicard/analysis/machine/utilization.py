@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 import yaml
@@ -14,12 +14,9 @@ from multicard.experiment.workload import Operations, Workload
 from multicard.runs.environment import gpu_names
 from multicard.runs.record import Hardware, RunRecord
 
-MEASURES = (
-    "model_flop_per_step", "hardware_flop_per_step", "achieved_flop_per_s", "peak_flop_per_s", "mfu", "hfu", "mfu_of",
-)  # fmt: skip
 # Peaks that vendors state: operations per second, by the name of a GPU and then by precision.
 PEAKS: dict[str, dict[str, float]] = yaml.safe_load(Path(__file__).with_name("peaks.yaml").read_text(encoding="utf-8"))
-# Those of `MEASURES` that depend on the peak.
+# The columns of measures.csv that depend on the peak.
 OF_PEAK = ("peak_flop_per_s", "mfu", "hfu", "mfu_of")
 # A GPU with at least this compute capability has TF32.
 FIRST_WITH_TF32 = 8.0
@@ -34,41 +31,57 @@ class Peak:
     source: str
 
 
+class Utilization(NamedTuple):
+    """The utilization of a device by a completed run, with the names of the measures. Made by `utilization`.
+
+    All fields are None if operations were not counted. The last four are None if no peak is known.
+    """
+
+    # Operations of one device in one step: those of the model, and those with what checkpointing computes again.
+    model_flop_per_step: float | None = None
+    hardware_flop_per_step: float | None = None
+    # Operations of the model per second.
+    achieved_flop_per_s: float | None = None
+    # The peak: operations per second.
+    peak_flop_per_s: float | None = None
+    # Model and hardware FLOP utilization: shares of the peak.
+    mfu: float | None = None
+    hfu: float | None = None
+    # Where the peak comes from: `Peak.source`.
+    mfu_of: str | None = None
+
+
 def utilization(
     record: RunRecord,
     work: Workload,
     operations: Operations | None,
     iteration_time_s: float,
     machines: Sequence[MachineLimits],
-) -> dict[str, Any]:
-    """Return those of `MEASURES` that are known of a completed run.
+) -> Utilization:
+    """Return the utilization of a device by a completed run.
 
-    `operations`: of one device in one step. Without them, the result is empty. `machines`: limits of any machines, from
-    which `limits_of` chooses. Without a peak, the measures `OF_PEAK` are left out.
+    `operations`: of one device in one step; None if they were not counted. `machines`: limits of any machines, from
+    which `limits_of` chooses.
 
     Model FLOP utilization (`mfu`) is the number of operations per second that the model needs, divided by the peak
     (Chowdhery et al., PaLM, 2022, appendix B). Hardware FLOP utilization (`hfu`) also counts operations that activation
     checkpointing computes again.
     """
     if operations is None:
-        return {}
+        return Utilization()
     parameters = record.parameters
     achieved = operations.model / iteration_time_s
-    measures: dict[str, Any] = {
-        "model_flop_per_step": operations.model,
-        "hardware_flop_per_step": operations.hardware,
-        "achieved_flop_per_s": achieved,
-    }
+    rates = Utilization(operations.model, operations.hardware, achieved)
     limits = limits_of(record, parameters.device, machines)
     peak = peak_of(record, parameters, operations.precisions, limits)
     if peak is None:
-        return measures
-    return measures | {
-        "peak_flop_per_s": peak.flop_per_s,
-        "mfu": achieved / peak.flop_per_s,
-        "hfu": operations.hardware / iteration_time_s / peak.flop_per_s,
-        "mfu_of": peak.source,
-    }
+        return rates
+    return rates._replace(
+        peak_flop_per_s=peak.flop_per_s,
+        mfu=achieved / peak.flop_per_s,
+        hfu=operations.hardware / iteration_time_s / peak.flop_per_s,
+        mfu_of=peak.source,
+    )
 
 
 def within_peaks(measures: pd.DataFrame) -> pd.DataFrame:

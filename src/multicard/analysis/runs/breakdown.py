@@ -9,18 +9,16 @@ In measures.csv the breakdown of a run is in a column for each part (`StepPart.c
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pandas as pd
 
 from multicard.analysis.runs.notices import Values, without_empty
 from multicard.analysis.runs.step_parts import TRACED_PARTS, DevicePart, StepPart
+from multicard.core.values import Cell, Row
 
 # Shares of the time of a step, from 0 to 1, by part.
 Shares = Mapping[StepPart, float]
-
-# Columns of measures.csv.
-MEASURES = (*(part.column for part in StepPart), "stalled_steps", "bound")
 
 # Parts that are timed in every measured step. These times are used instead of those of the few profiled steps.
 _TIMED_PARTS = (StepPart.DATA, StepPart.EVALUATION, StepPart.STALLS)
@@ -28,10 +26,10 @@ _TIMED_PARTS = (StepPart.DATA, StepPart.EVALUATION, StepPart.STALLS)
 _IDLE_FOR_DATA = (StepPart.DATA, StepPart.HOST_ELSEWHERE, StepPart.LAUNCHES)
 
 
-def complete_breakdowns(rows: Iterable[Mapping[str, Any]], traces: pd.DataFrame) -> list[dict[str, Any]]:
+def complete_breakdowns(rows: Iterable[Mapping[str, Cell]], traces: pd.DataFrame) -> list[Row]:
     """Return the rows of measures with the share of each part and with `bound`, the name of the largest part.
 
-    `rows`: the measures of a scenario's runs, including those of `measures_of_phases`. `traces`: the table that
+    `rows`: the rows of a scenario's runs, as `measure_run` returns them. `traces`: the table that
     `trace_shares` returns, indexed by run. The share of a part that is not known is None. `bound` is None if no part is
     known.
     """
@@ -44,20 +42,20 @@ def complete_breakdowns(rows: Iterable[Mapping[str, Any]], traces: pd.DataFrame)
     return completed
 
 
-def parts_of(measures: Mapping[str, Any]) -> dict[StepPart, float]:
+def parts_of(measures: Values) -> dict[StepPart, float]:
     """Return the parts whose columns are not empty in a run's measures, as shares of its step."""
     values = without_empty(measures)
     return {part: float(values[part.column]) for part in StepPart if part.column in values}
 
 
-def _breakdown(measures: Values, trace: Values) -> dict[str, Any]:
+def _breakdown(measures: Values, trace: Values) -> Row:
     """Return the columns of all parts, and the column `bound`. `trace`: the run's row of `trace_shares`, or empty."""
     parts: Shares = parts_of(measures)
     # The trace is used only if it has kernels. Without them it is not known when a device was idle.
     if DevicePart.COMPUTE in trace:
         parts = divided_by_trace(parts, trace, profiled_wait(measures))
     bound = max(parts, key=parts.__getitem__, default=None)
-    columns = {part.column: parts.get(part) for part in StepPart}
+    columns: Row = {part.column: parts.get(part) for part in StepPart}
     return columns | {"bound": None if bound is None else bound.value}
 
 

@@ -4,38 +4,33 @@ A measure is a column of measures.csv; docs/files.md explains each. A measure th
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
-from multicard.analysis.machine import utilization
 from multicard.analysis.machine.limits import MachineLimits
-from multicard.analysis.runs import breakdown, stationarity
+from multicard.analysis.machine.utilization import utilization
 from multicard.analysis.runs.conditions import disturbance_of
-from multicard.analysis.runs.phase_parts import measures_of_phases
+from multicard.analysis.runs.phase_parts import parts_of_phases
+from multicard.analysis.runs.stationarity import stationarity
+from multicard.analysis.runs.step_parts import StepPart
 from multicard.analysis.runs.windows import Window, elapsed_s, step_periods
 from multicard.core.errors import UserError
 from multicard.core.layout import EPOCH_COLUMNS, EPOCHS, NOT_RUN, PHASES, RUN, STEPS
 from multicard.core.reasons import describe_reason
+from multicard.core.values import Cell, Row
 from multicard.experiment.config import PARAMETERS, parameters_in
 from multicard.experiment.workload import WORKLOADS, Workload
 from multicard.results.run_files import RunFiles
+from multicard.runs.measures import COMMON, Measures
 from multicard.runs.parameters import as_columns
 from multicard.runs.record import RunRecord
 
 # Columns of steps.csv with the seconds of each phase.
 _PHASE_COLUMNS = tuple(f"{phase}_s" for phase in PHASES)
 
-# The measures that every workload has.
-COMMON = (
-    "elapsed_s", "iteration_time_s", "throughput_samples_per_s", "processed_samples_per_s", "estimated_epoch_time_s",
-    "median_iteration_time_s", *_PHASE_COLUMNS, "other_s", "mean_iteration_time_s", "data_share",
-    "energy_per_sample_j", "peak_reserved_bytes", "device_memory_used_bytes", "peak_memory_bytes",
-    "measured_steps", "intraop_threads", "usable_cpus", "profiled_iteration_time_s", "profiled_data_s",
-    "profiled_data_share", "trace_host_extents", "trace_iteration_time_s", "profiler_overhead",
-    "loader_alone_s", "loader_workers", *stationarity.MEASURES, *utilization.MEASURES, *breakdown.MEASURES,
-)  # fmt: skip
 # Columns of measures.csv that precede parameters and measures.
 ABOUT = ("run", "outcome", "reason", "profiler_used", "disturbance", "inconsistency", "trace_notice")
 # The names of the measures of each workload, by the workload's name. Below, those of all workloads together.
@@ -49,52 +44,78 @@ _NEEDED_OF_STEPS = ("step", "window", "start_s", "duration_s", *_PHASE_COLUMNS, 
 TOLERANCE = 0.05
 
 
-def measure_run(run: Path | RunFiles, machines: Sequence[MachineLimits] = ()) -> dict[str, Any]:
-    """Return the row of one run: the columns `ABOUT`, its parameters, and the measures of its workload.
+@dataclass(frozen=True)
+class RunMeasures:
+    """The measures of one run, with notices about its record. Made by `measures_of`."""
 
-    The row has only those parts of the step that phases show; `breakdown.complete_breakdowns` adds the others. A run
-    that did not complete has no measures, except `measured_steps` and `iteration_time_s` if its reason has them.
+    common: Measures = field(default_factory=Measures)
+    # Throughput and energy in the workload's unit of work, and the measures that only this workload has, by their
+    # names. A name may be missing; its measure was not recorded.
+    own: Row = field(default_factory=dict)
+    # How the record disagrees with the trace; None if it does not.
+    inconsistency: str | None = None
+    # What the trace lacks, or what was corrected in it; None if nothing.
+    trace_notice: str | None = None
 
-    `run`: the directory of the run, or its files. `machines`: limits of any machines, of which those of the run's kind
-    of machine are used.
+    def columns(self) -> Row:
+        """Return all measures by the names of their columns."""
+        return {**asdict(self.common), **self.own}
 
-    Raises `UserError` if a file of the run is missing or damaged.
+    def number(self, column: str) -> float | None:
+        """Return the number in a column; None if it was not recorded, or is no number."""
+        value = self.columns().get(column)
+        return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def measure_run(run: Path | RunFiles, machines: Sequence[MachineLimits] = ()) -> Row:
+    """Return the row of one run in measures.csv: the columns `ABOUT`, its parameters, and its measures.
+
+    The columns of measures are those of the run's workload, `MEASURES_OF`. Parameters and errors are those of
+    `measures_of`.
     """
     run = RunFiles.of(run)
     record = run.record
-    workload = WORKLOADS[record.parameters.workload]
-    row: dict[str, Any] = dict.fromkeys(ABOUT) | {
+    measures = measures_of(run, machines)
+    return {
         "run": record.run,
         "outcome": record.outcome,
         "reason": describe_reason(record.reason),
         "profiler_used": record.profiler.used,
         "disturbance": disturbance_of(record),
+        "inconsistency": measures.inconsistency,
+        "trace_notice": measures.trace_notice,
         **as_columns(record.parameters.model_dump()),
-        **dict.fromkeys(MEASURES_OF[workload.name]),
+        **dict.fromkeys(MEASURES_OF[record.parameters.workload]),
+        **measures.columns(),
     }
-    if record.completed:
-        return row | _completed_run(run, workload, row, machines)
-    if record.reason is not None:
-        return row | {"measured_steps": record.reason.measured_steps, "iteration_time_s": record.reason.step_s}
-    return row
 
 
-def _completed_run(
-    run: RunFiles, workload: Workload, row: Mapping[str, Any], machines: Sequence[MachineLimits]
-) -> dict[str, Any]:
-    """Return the measures and notices of a completed run. `row`: the columns `ABOUT` and the parameters of the run.
+def measures_of(run: RunFiles, machines: Sequence[MachineLimits] = ()) -> RunMeasures:
+    """Return the measures of one run.
 
-    Raises `UserError` if a step or the record lacks what a measure needs.
+    Of the parts of the step, only those are set that phases show; `breakdown.complete_breakdowns` adds the others. A
+    run that did not complete has no measures, except `measured_steps` and `iteration_time_s` if its reason has them.
+
+    `machines`: limits of any machines, of which those of the run's kind of machine are used.
+
+    Raises `UserError` if a file of the run is missing or damaged, or if a step or the record lacks what a measure
+    needs.
     """
+    record = run.record
+    if record.completed:
+        return _of_completed(run, WORKLOADS[record.parameters.workload], machines)
+    if record.reason is None:
+        return RunMeasures()
+    return RunMeasures(Measures(measured_steps=record.reason.measured_steps, iteration_time_s=record.reason.step_s))
+
+
+def _of_completed(run: RunFiles, workload: Workload, machines: Sequence[MachineLimits]) -> RunMeasures:
+    """Return the measures of a completed run."""
     steps = _read_steps(run, workload)
     try:
         if steps.empty:
-            return workload.measure(run.record, row, steps, None)
-        return {
-            "inconsistency": _inconsistency(run, steps),
-            "trace_notice": "; ".join(run.trace_notices()) or None,
-            **_measures(run, steps, workload, machines),
-        }
+            return RunMeasures(own=workload.measure(run.record, Measures(), steps, None))
+        return _of_steps(run, workload, steps, machines)
     except (KeyError, TypeError, ValueError) as error:
         cause = f"found no {error}" if isinstance(error, KeyError) else str(error).splitlines()[0]
         raise UserError(f"{run.folder / RUN}: not a complete record of a completed run: {cause}") from error
@@ -116,36 +137,97 @@ def _read_steps(run: RunFiles, workload: Workload) -> pd.DataFrame:
     return steps
 
 
-def _measures(
-    run: RunFiles, steps: pd.DataFrame, workload: Workload, machines: Sequence[MachineLimits]
-) -> dict[str, Any]:
+def _of_steps(run: RunFiles, workload: Workload, steps: pd.DataFrame, machines: Sequence[MachineLimits]) -> RunMeasures:
     """Return the measures of a completed run that has steps."""
     record = run.record
-    steps = workload.counted(record, steps)
-    measured = steps[steps["window"] == "measured"]
-    profiled = steps[steps["window"] == "profiled"]
-    window = Window(measured)
-    unit = workload.unit
-    row = {
-        **_speed(record, workload, window),
-        **_phase_times(measured),
-        "data_share": window.data_share,
-        **measures_of_phases(window, record.parameters.devices),
-        "energy_per_sample_j": energy_per(record, measured["samples"]),
-        unit.energy: energy_per(record, measured[unit.column]),
-        **_memory(record, measured),
-        "measured_steps": window.count,
-        "intraop_threads": max((rank.intraop_threads or 0 for rank in record.ranks), default=0) or None,
-        "usable_cpus": record.hardware.usable_cpus if record.hardware else None,
-        **stationarity.stationarity(window.slowest_periods_s),
-        **_profiled_window(profiled, window),
-        **_loader_alone(record),
-        "trace_host_extents": run.has_host_extents,
-        "trace_iteration_time_s": _iteration_time_of_trace(run.traced_steps),
-    }
+    inconsistency = _inconsistency(run, steps)
+    trace_notice = "; ".join(run.trace_notices()) or None
+    counted = workload.counted(record, steps)
+    window = Window(counted[counted["window"] == "measured"])
+    common = _common(run, workload, counted, window, machines)
+    own = workload.measure(record, common, counted, _read_epochs(run, workload))
+    return RunMeasures(common, _in_unit(record, workload, window) | own, inconsistency, trace_notice)
+
+
+def _common(
+    run: RunFiles, workload: Workload, steps: pd.DataFrame, window: Window, machines: Sequence[MachineLimits]
+) -> Measures:
+    """Return the common measures of a run. `steps`: the steps of all windows. `window`: the measured ones.
+
+    A sample that several ranks process counts once in throughput, and once for each rank in `processed_samples_per_s`.
+    """
+    record = run.record
+    measured = window.steps
+    samples_per_s = window.rate("samples")
+    steps_per_pass = record.steps_per_pass
+    used_bytes = [used for rank in record.ranks for used in rank.device_memory_used_bytes or ()]
+    profiled = _profiled_window(steps[steps["window"] == "profiled"], window)
+    loader = _loader_alone(record)
+    steadiness = stationarity(window.slowest_periods_s)
+    parts = parts_of_phases(window, record.parameters.devices)
     operations = workload.operations(record, measured)
-    row |= utilization.utilization(record, workload, operations, window.iteration_time_s, machines)
-    return row | workload.measure(record, row, steps, _read_epochs(run, workload))
+    used = utilization(record, workload, operations, window.iteration_time_s, machines)
+    return Measures(
+        elapsed_s=window.elapsed_s,
+        iteration_time_s=window.iteration_time_s,
+        throughput_samples_per_s=workload.distinct_share(record) * samples_per_s,
+        processed_samples_per_s=samples_per_s,
+        # None if the number of steps of a pass is not known.
+        estimated_epoch_time_s=steps_per_pass and window.iteration_time_s * steps_per_pass,
+        median_iteration_time_s=window.median_iteration_time_s,
+        data_s=_mean_s(measured["data_s"]),
+        transfer_s=_mean_s(measured["transfer_s"]),
+        forward_s=_mean_s(measured["forward_s"]),
+        backward_s=_mean_s(measured["backward_s"]),
+        optimizer_s=_mean_s(measured["optimizer_s"]),
+        other_s=_other_s(measured),
+        mean_iteration_time_s=window.mean_iteration_time_s,
+        data_share=window.data_share,
+        energy_per_sample_j=energy_per(record, measured["samples"]),
+        peak_reserved_bytes=_highest(measured.get("peak_reserved_bytes", pd.Series(dtype=float))),
+        device_memory_used_bytes=_highest(pd.Series(used_bytes)),
+        peak_memory_bytes=_highest(measured["peak_memory_bytes"]),
+        measured_steps=window.count,
+        intraop_threads=max((rank.intraop_threads or 0 for rank in record.ranks), default=0) or None,
+        usable_cpus=record.hardware.usable_cpus if record.hardware else None,
+        profiled_iteration_time_s=profiled.iteration_time_s,
+        profiled_data_s=profiled.data_s,
+        profiled_data_share=profiled.data_share,
+        profiler_overhead=profiled.overhead,
+        trace_host_extents=run.has_host_extents,
+        trace_iteration_time_s=_iteration_time_of_trace(run.traced_steps),
+        loader_alone_s=loader.step_s,
+        loader_workers=loader.workers,
+        drift=steadiness.drift,
+        stationary=steadiness.stationary,
+        model_flop_per_step=used.model_flop_per_step,
+        hardware_flop_per_step=used.hardware_flop_per_step,
+        achieved_flop_per_s=used.achieved_flop_per_s,
+        peak_flop_per_s=used.peak_flop_per_s,
+        mfu=used.mfu,
+        hfu=used.hfu,
+        mfu_of=used.mfu_of,
+        compute_share=parts.shares.get(StepPart.COMPUTE),
+        compute_or_communication_share=parts.shares.get(StepPart.COMPUTE_OR_COMMUNICATION),
+        memory_operations_share=parts.shares.get(StepPart.MEMORY_OPERATIONS),
+        data_loading_share=parts.shares.get(StepPart.DATA),
+        evaluation_share=parts.shares.get(StepPart.EVALUATION),
+        stalls_share=parts.shares.get(StepPart.STALLS),
+        other_share=parts.shares.get(StepPart.OTHER),
+        stalled_steps=parts.stalled_steps,
+    )
+
+
+def _in_unit(record: RunRecord, workload: Workload, window: Window) -> Row:
+    """Return throughput and energy in the workload's unit of work, by the names of these measures.
+
+    If the unit is a sample, both are among the common measures, too, with the same values.
+    """
+    unit = workload.unit
+    return {
+        unit.throughput: workload.distinct_share(record) * window.rate(unit.column),
+        unit.energy: energy_per(record, window.steps[unit.column]),
+    }
 
 
 def _read_epochs(run: RunFiles, workload: Workload) -> pd.DataFrame | None:
@@ -163,73 +245,41 @@ def _read_epochs(run: RunFiles, workload: Workload) -> pd.DataFrame | None:
     return epochs
 
 
-def _speed(record: RunRecord, workload: Workload, window: Window) -> dict[str, Any]:
-    """Return times of the measured window and of its steps in seconds, and rates per second.
-
-    A sample that several ranks process counts once in throughput, and once for each rank in `processed_samples_per_s`.
-    `estimated_epoch_time_s` is None if the number of steps of a pass is not known.
-    """
-    distinct_share = workload.distinct_share(record)
-    samples_per_s = window.rate("samples")
-    return {
-        "elapsed_s": window.elapsed_s,
-        "iteration_time_s": window.iteration_time_s,
-        "processed_samples_per_s": samples_per_s,
-        "throughput_samples_per_s": distinct_share * samples_per_s,
-        workload.unit.throughput: distinct_share * window.rate(workload.unit.column),
-        "estimated_epoch_time_s": record.steps_per_pass and window.iteration_time_s * record.steps_per_pass,
-        "median_iteration_time_s": window.median_iteration_time_s,
-        "mean_iteration_time_s": window.mean_iteration_time_s,
-    }
+def _mean_s(phase_s: pd.Series) -> float | None:
+    """Return the mean of a phase over steps and ranks; None if no step has the phase."""
+    return phase_s.mean() if phase_s.notna().any() else None
 
 
-def _phase_times(measured: pd.DataFrame) -> dict[str, float]:
-    """Return the mean seconds of each phase over steps and ranks. A phase that no step has is left out.
-
-    `other_s` is the mean time of a step outside of its phases and of evaluation.
-    """
-    phases = measured[list(_PHASE_COLUMNS)]
-    with_evaluation = phases.assign(evaluation_s=measured.get("evaluation_s"))
-    other_s = measured["duration_s"] - with_evaluation.sum(axis=1)
-    means = {name: times.mean() for name, times in phases.items() if times.notna().any()}
-    return {**means, "other_s": other_s.mean()}
-
-
-def _memory(record: RunRecord, measured: pd.DataFrame) -> dict[str, int | None]:
-    """Return the most bytes of memory that were in use on any device; None for a kind that was not recorded.
-
-    `device_memory_used_bytes`: used by all processes. `peak_reserved_bytes`: reserved by PyTorch. `peak_memory_bytes`:
-    allocated for tensors.
-    """
-    used = [used for rank in record.ranks for used in rank.device_memory_used_bytes or ()]
-    return {
-        "device_memory_used_bytes": _highest(pd.Series(used)),
-        "peak_reserved_bytes": _highest(measured.get("peak_reserved_bytes", pd.Series(dtype=float))),
-        "peak_memory_bytes": _highest(measured["peak_memory_bytes"]),
-    }
+def _other_s(measured: pd.DataFrame) -> float:
+    """Return the mean time of a step outside of its phases and of evaluation."""
+    timed = measured[list(_PHASE_COLUMNS)].assign(evaluation_s=measured.get("evaluation_s"))
+    other_s = measured["duration_s"] - timed.sum(axis=1)
+    return other_s.mean()
 
 
 def _highest(values: pd.Series) -> int | None:
+    """Return the highest value; None if none was recorded."""
     recorded = values.dropna()
     return int(recorded.max()) if len(recorded) else None
 
 
-def _loader_alone(record: RunRecord) -> dict[str, float | None]:
-    """Return `loader_alone_s` and `loader_workers`; empty if no rank measured its loader alone.
+class _LoaderAlone(NamedTuple):
+    """How fast the loader of the slowest rank is alone. All is None if no rank measured its loader alone."""
 
-    `loader_alone_s` is the time in which a rank's loader loads the batches of one step while nothing else runs in the
-    rank, of the slowest rank. `loader_workers` is the number of workers of this rank's first loader.
-    """
+    # Seconds in which the loader loads the batches of one step while nothing else runs in the rank.
+    step_s: float | None = None
+    # Number of workers of this rank's first loader.
+    workers: int | None = None
+
+
+def _loader_alone(record: RunRecord) -> _LoaderAlone:
     measured: list[tuple[float, int | None]] = []
     for rank in record.ranks:
         alone = rank.observed.loader_alone if rank.observed else None
         if alone is not None and rank.observed and rank.observed.loaders:
             step_s = alone.seconds / alone.batches * alone.batches_per_step
             measured.append((step_s, rank.observed.loaders[0].num_workers))
-    if not measured:
-        return {}
-    slowest_s, workers = max(measured)
-    return {"loader_alone_s": slowest_s, "loader_workers": workers}
+    return _LoaderAlone(*max(measured)) if measured else _LoaderAlone()
 
 
 def _inconsistency(run: RunFiles, steps: pd.DataFrame) -> str | None:
@@ -272,20 +322,26 @@ def _distance_from_1(ratio: float) -> float:
     return abs(ratio - 1)
 
 
-def _profiled_window(steps: pd.DataFrame, measured: Window) -> dict[str, Any]:
-    """Return the measures of the profiled steps, defined like those of the measured ones; empty without profiled steps.
+class _Profiled(NamedTuple):
+    """Measures of the profiled steps, defined like those of the measured ones. All are None without profiled steps."""
 
-    `profiler_overhead` is the iteration time of the profiled steps over that of the measured ones, minus 1.
-    """
+    iteration_time_s: float | None = None
+    data_s: float | None = None
+    data_share: float | None = None
+    # Iteration time of the profiled steps over that of the measured ones, minus 1.
+    overhead: float | None = None
+
+
+def _profiled_window(steps: pd.DataFrame, measured: Window) -> _Profiled:
     if steps.empty:
-        return {}
+        return _Profiled()
     window = Window(steps)
-    return {
-        "profiled_iteration_time_s": window.iteration_time_s,
-        "profiled_data_s": steps["data_s"].mean(),
-        "profiled_data_share": window.data_share,
-        "profiler_overhead": window.iteration_time_s / measured.iteration_time_s - 1,
-    }
+    return _Profiled(
+        iteration_time_s=window.iteration_time_s,
+        data_s=steps["data_s"].mean(),
+        data_share=window.data_share,
+        overhead=window.iteration_time_s / measured.iteration_time_s - 1,
+    )
 
 
 def _iteration_time_of_trace(steps: pd.DataFrame) -> float | None:
@@ -314,7 +370,7 @@ def energy_per(record: RunRecord, counts: pd.Series) -> float | None:
     return sum(joules) / counts.sum(skipna=False)
 
 
-def runs_table(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+def runs_table(rows: Sequence[Mapping[str, Cell]]) -> pd.DataFrame:
     """Return the rows of `measure_run` as a table, with the columns of the runs' workloads.
 
     If there are no rows, the table has the columns of all workloads.
@@ -324,7 +380,7 @@ def runs_table(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=in_order)
 
 
-def outcome_of(run: Path | RunFiles) -> dict[str, Any]:
+def outcome_of(run: Path | RunFiles) -> Row:
     """Return the row in the table of outcomes of a run that has a record."""
     record = RunFiles.of(run).record
     return {
@@ -342,7 +398,7 @@ def outcome_of(run: Path | RunFiles) -> dict[str, Any]:
     }
 
 
-def outcome_table(rows: Iterable[Mapping[str, Any]], not_run: Mapping[str, str]) -> pd.DataFrame:
+def outcome_table(rows: Iterable[Mapping[str, Cell]], not_run: Mapping[str, str]) -> pd.DataFrame:
     """Return a table with one row per run of a scenario: its outcome and reason, and when, where and how it ran.
 
     `rows`: those that `outcome_of` returned, of the runs with a record. `not_run`: for each other run, by its id, the

@@ -1,11 +1,11 @@
-"""The parts of a run's step that the phases of its measured steps show, as columns of measures.csv.
+"""The parts of a run's step that the phases of its measured steps show.
 
 In each step only the rank that waited longest for data counts, because the other ranks wait for it in their backward
 pass.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -32,25 +32,31 @@ _UNEVEN_PARTS = (StepPart.DATA, StepPart.EVALUATION)
 _STEPS_NAMED = 5
 
 
-def measures_of_phases(window: Window, devices: int) -> dict[str, Any]:
-    """Return the columns of the parts that phases show, and `stalled_steps`; empty if no phase was recorded.
+class PhaseParts(NamedTuple):
+    """The parts of the measured steps that phases show. Made by `parts_of_phases`."""
+
+    # The time of each part divided by the time of all parts; both are summed over the steps. Empty if no phase was
+    # recorded.
+    shares: dict[StepPart, float]
+    # The number of stalled steps and the numbers of the first ones, in words; None if no step stalled.
+    stalled_steps: str | None
+
+
+def parts_of_phases(window: Window, devices: int) -> PhaseParts:
+    """Return the parts of the step that phases show.
 
     `window`: the measured steps. `devices`: number of devices of the run. If there are several, communication and
     computing are one part, because phases do not show the difference.
-
-    A column has the time of the part, divided by the time of all parts; both are summed over the steps.
-    `stalled_steps` is a text with the number of stalled steps and the numbers of the first ones; None if no step
-    stalled.
     """
     parts = _part_times(window, devices)
     if not parts:
-        return {}
+        return PhaseParts({}, None)
     parts, is_stalled = _without_stalls(parts)
     totals_s = {part: times_s.sum() for part, times_s in parts.items()}
     step_s = sum(totals_s.values())
-    shares = {part.column: float(total_s / step_s) for part, total_s in totals_s.items()}
+    shares = {part: float(total_s / step_s) for part, total_s in totals_s.items()}
     stalled = window.waiting.index[is_stalled].tolist()
-    return {**shares, "stalled_steps": _stalled_words(stalled, len(is_stalled))}
+    return PhaseParts(shares, _stalled_words(stalled, len(is_stalled)))
 
 
 def _part_times(window: Window, devices: int) -> PartTimes:

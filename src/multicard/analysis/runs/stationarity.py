@@ -5,7 +5,7 @@ and L. Eeckhout ("Statistically Rigorous Java Performance Evaluation", OOPSLA 20
 test of steadiness in this module is not theirs.
 """
 
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,34 +26,39 @@ ROUNDING = 1e-9
 # approach with the last one is nearly a straight line.
 TIME_CONSTANTS = (0.02, 0.05, 0.1, 0.2, 0.5, 5)
 
-# Columns of measures.csv.
-MEASURES = ("drift", "stationary")
+
+class Stationarity(NamedTuple):
+    """How the time per step changed over a window. Made by `stationarity`."""
+
+    # Mean of the second half of the steps divided by the mean of the first half, minus 1. If the number of steps is
+    # odd, the middle step is in neither half. None for fewer than two steps.
+    drift: float | None
+    # False if the drift is above `LEAST_DRIFT`, up or down, and the change is statistically significant. None for fewer
+    # than `FEWEST_STEPS`.
+    stationary: bool | None
 
 
-def stationarity(times: np.ndarray) -> dict[str, Any]:
-    """Return the `drift` of the time per step over a window, and whether it was `stationary`.
+def stationarity(times: np.ndarray) -> Stationarity:
+    """Return the drift of the time per step over a window, and whether the window was stationary.
 
-    `times`: the seconds of each step in order, such as `Window.slowest_periods_s`. `drift` is the mean of the second
-    half of the steps divided by the mean of the first half, minus 1. If the number of steps is odd, the middle step is
-    in neither half. `stationary` is False if the drift is above `LEAST_DRIFT`, up or down, and the change is
-    statistically significant. `drift` is left out for fewer than two steps, `stationary` for fewer than `FEWEST_STEPS`.
+    `times`: the seconds of each step in order, such as `Window.slowest_periods_s`.
 
     >>> stationarity(np.array([1.0, 1.0, 3.0, 1.25, 1.25]))
-    {'drift': 0.25}
+    Stationarity(drift=0.25, stationary=None)
     """
     half = len(times) // 2
-    measures: dict[str, Any] = {}
-    if half:
-        first_half = times[:half]
-        second_half = times[-half:]
-        ratio = second_half.mean() / first_half.mean()
-        measures["drift"] = float(ratio - 1)
-    if len(times) >= FEWEST_STEPS:
-        matters = abs(measures["drift"]) > LEAST_DRIFT
-        # The permutation test is slow, so it runs only if the change is large enough to matter.
-        is_changing = matters and change_p_value(_averaged(times)) < LEVEL
-        measures["stationary"] = not is_changing
-    return measures
+    if not half:
+        return Stationarity(None, None)
+    first_half = times[:half]
+    second_half = times[-half:]
+    ratio = second_half.mean() / first_half.mean()
+    drift = float(ratio - 1)
+    if len(times) < FEWEST_STEPS:
+        return Stationarity(drift, None)
+    matters = abs(drift) > LEAST_DRIFT
+    # The permutation test is slow, so it runs only if the change is large enough to matter.
+    is_changing = matters and change_p_value(_averaged(times)) < LEVEL
+    return Stationarity(drift, not is_changing)
 
 
 def _averaged(times: np.ndarray) -> np.ndarray:

@@ -1,9 +1,9 @@
 """The measures that only adopted runs have."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from multicard.core.values import Row
+from multicard.runs.measures import Measures
 from multicard.runs.record import RunRecord
 
 MEASURES: dict[str, str] = {
@@ -13,13 +13,13 @@ MEASURES: dict[str, str] = {
 }
 
 
-def measure(record: RunRecord, common: Mapping[str, Any], steps: Any, epochs: Any) -> Row:
+def measure(record: RunRecord, common: Measures, steps: Any, epochs: Any) -> Row:
     """Return the measures of one adopted run.
 
     `common`: the measures that every workload has. Where the traces show no steps, its `iteration_time_s` is None, and
     `steps_per_s` is None, too. `steps` and `epochs` are not used. Raises `ValueError` if the run was not adopted.
     """
-    step_s = common["iteration_time_s"]
+    step_s = common.iteration_time_s
     adopted = record.adopted
     if adopted is None:
         raise ValueError("found no `adopted`")

@@ -1,12 +1,12 @@
 """The measures that only runs of language models have."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
 
 from multicard.core.values import Row
 from multicard.experiment.models import ARCHITECTURES
+from multicard.runs.measures import Measures
 from multicard.runs.record import RunRecord
 from multicard.workloads.llm.memory_estimate import estimate_memory
 from multicard.workloads.llm.parameters import LlmParameters
@@ -34,7 +34,7 @@ MEASURES: dict[str, str] = {
 }
 
 
-def measure(record: RunRecord, common: Mapping[str, Any], steps: pd.DataFrame, epochs: Any) -> Row:
+def measure(record: RunRecord, common: Measures, steps: pd.DataFrame, epochs: Any) -> Row:
     """Return the measures of one completed run.
 
     `common`: the measures that every workload has; `steps`: the rows of steps.csv. `epochs` is not used. Raises
@@ -46,12 +46,15 @@ def measure(record: RunRecord, common: Mapping[str, Any], steps: pd.DataFrame, e
         raise ValueError("found no architecture of its model")
     measured = steps[steps["window"] == "measured"]
     tokens = measured["tokens"].sum()
+    # A completed run of this workload has measured steps, so their time is known.
+    assert common.elapsed_s is not None
+    tokens_per_s = float(measured["tokens"].sum(skipna=False) / common.elapsed_s)
     shape = ARCHITECTURES[model.architecture]
     capabilities = [gpu.capability for gpu in hardware.gpus] if hardware else []
     estimate = estimate_memory(p, shape, *capabilities[:1])
     losses = steps.groupby("step")["loss"].mean().sort_index()
     return {
-        "tokens_per_s_per_device": common["tokens_per_s"] / p.devices,
+        "tokens_per_s_per_device": tokens_per_s / p.devices,
         "tokens_per_step": tokens / measured["step"].nunique(),
         "padding_share": 1 - tokens / measured["padded_tokens"].sum(),
         "tokens_per_sample": tokens / measured["samples"].sum(),

@@ -1,11 +1,12 @@
 """The measures that only runs of scripts have."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
 
 from multicard.core.values import Row
+from multicard.runs.measures import Measures
 from multicard.runs.record import RankRecord, RunRecord
 from multicard.workloads.script.parameters import ScriptParameters
 
@@ -23,17 +24,19 @@ MEASURES: dict[str, str] = {
 }
 
 
-def measure(record: RunRecord, common: Mapping[str, Any], steps: pd.DataFrame, epochs: Any) -> Row:
+def measure(record: RunRecord, common: Measures, steps: pd.DataFrame, epochs: Any) -> Row:
     """Return the measures of one completed run.
 
     `common`: the measures that every workload has; `steps`: the rows of steps.csv. `epochs` is not used.
     """
     measured = steps[steps["window"] == "measured"]
     evaluation = measured.get("evaluation_s", pd.Series(dtype=float))
+    # A completed run of a script has measured steps, so their times are known.
+    assert common.elapsed_s is not None and common.iteration_time_s is not None
     return {
-        "steps_per_s": 1 / common["iteration_time_s"],
+        "steps_per_s": 1 / common.iteration_time_s,
         "distinct_share": distinct_share(record),
-        "tokens_per_s": _tokens_per_s(record, common["elapsed_s"], measured),
+        "tokens_per_s": _tokens_per_s(record, common.elapsed_s, measured),
         "measured_passes": measured["epoch"].nunique(),
         "steps_per_pass": record.steps_per_pass,
         "between_passes_s": between_passes_s(measured),

@@ -5,6 +5,7 @@ from typing import Any
 import pandas as pd
 
 from multicard.core.values import Row
+from multicard.runs.measures import Measures
 from multicard.runs.record import RunRecord
 
 # Share of test images that are classified correctly, at or above which `time_to_accuracy_s` counts the goal as reached.
@@ -19,7 +20,7 @@ MEASURES: dict[str, str] = {
 }
 
 
-def measure(record: RunRecord, common: Any, steps: Any, epochs: pd.DataFrame | None) -> Row:
+def measure(record: RunRecord, common: Measures, steps: Any, epochs: pd.DataFrame | None) -> Row:
     """Return the measures of one run by its table of epochs; none if it has no such table (`epochs` is None)."""
     if epochs is None:
         return {}
