@@ -123,3 +123,16 @@ def test_a_verdict_on_one_of_many_needs_more() -> None:
 def test_a_ratio_that_is_not_known_stays_so_and_is_none_of_many() -> None:
     ratio = Interval(1.2, 1.1, 1.3, 3, p_value=0.03)
     assert corrected([None, ratio, None]) == [None, ratio, None]
+
+
+def test_an_infinite_bound_is_no_bound_however_numbers_are_shown() -> None:
+    unlimited = Interval(1.25, 0.5, math.inf, 2)
+    assert unlimited.texts() == unlimited.texts(lambda value: f"{value:.2f}") == ("1.25", "n=2")
+
+
+def test_a_pool_without_logarithms_has_no_ratios() -> None:
+    pool = Pool([[1.0, 2.0], [2.0, 4.0]], logs=False)
+    with pytest.raises(ValueError, match="no ratios"):
+        pool.ratio(0, 1)
+    with pytest.raises(ValueError, match="no ratios"):
+        pool.against_best(0, [1])

@@ -1,5 +1,6 @@
 """An estimate with its confidence interval: its text, and the verdict whether it shows a difference."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -80,10 +81,10 @@ class Interval:
         return value, f"{level} CI {low} to {high}, {repeats}"
 
     def _words(self, show: Callable[[float], str] | None) -> tuple[str, str | None, str | None]:
-        """Return the value and its bounds as texts; bounds are None if one is None or, without `show`, infinite."""
+        """Return the value and its bounds as texts; bounds are None if one is None or infinite."""
         if show is None:
             return in_digits(self.value, self.low, self.high)
-        if self.low is None or self.high is None:
+        if self.low is None or self.high is None or not (math.isfinite(self.low) and math.isfinite(self.high)):
             return show(self.value), None, None
         return show(self.value), show(self.low), show(self.high)
 

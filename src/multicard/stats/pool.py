@@ -149,6 +149,8 @@ class Pool:
         The scatter of a sample with a single value is taken from the other samples of the pool. If both samples have a
         single value, there are bounds only if `single` is True.
 
+        Raises `ValueError` if the pool was made with `logs=False`.
+
         In a pool of two paired samples, the interval is that of Student's paired test. Here the ratios are 1.8, 2 and
         2 / 0.9. Their logarithms have the standard deviation log(1 / 0.9), and two degrees of freedom:
 
@@ -157,6 +159,8 @@ class Pool:
         (2.0, 2.598, 2.598)
         """
         numerator, denominator = self._samples[key], self._samples[base]
+        if not self._has_logs:
+            raise ValueError("a pool without logarithms has no ratios")
         if numerator is None or denominator is None:
             return None
         sides = _sides(numerator, denominator)
