@@ -11,6 +11,7 @@ import pytest
 
 from figures.measured import gathered, measured, pictures, texts
 from multicard.analysis.notes import notes
+from multicard.analysis.runs.measures import outcome_table, runs_table
 from multicard.analysis.runs.notices import notices
 from multicard.core.layout import GATHERED_ACTIVITIES
 from multicard.experiment.figures import FIGURES
@@ -80,3 +81,24 @@ def test_a_figure_that_reads_a_trace_is_one_of_the_profiled_window(name: str, tm
     plt.close("all")
     of_measures = name in ("utilization", "profiler_overhead")  # which have it from the trace
     assert drawing.profiled == (of_measures or bool(asked.names & set(GATHERED_ACTIVITIES)))
+
+
+def not_run_here(folder: Path, runs: dict[str, str]) -> Results:
+    """Results of a scenario none of whose runs can run here: the reason of each by its id."""
+    folder.mkdir(parents=True)
+    runs_table([]).to_csv(folder / "measures.csv", index=False)
+    outcome_table([], runs).to_csv(folder / "runs.csv", index=False)
+    return Results.read_scenario(folder)
+
+
+def test_a_run_that_two_scenarios_share_and_that_cannot_run_here_counts_once(tmp_path: Path) -> None:
+    ours = not_run_here(tmp_path / "ours", {"shared": "needs 4 GPUs, 2 found", "other": "needs 8 GPUs, 2 found"})
+    theirs = not_run_here(tmp_path / "theirs", {"shared": "needs 4 GPUs, 2 found"})
+    both = Results.joined([ours, theirs])
+    assert both.reasons_not_run() == ["needs 4 GPUs, 2 found", "needs 8 GPUs, 2 found"]
+    assert notes(both) == ["Without numbers: 2 not run here"]
+
+
+def test_results_that_no_scenario_was_read_for_have_no_outcomes() -> None:
+    outcomes = Results(runs_table([])).outcomes()
+    assert outcomes.empty and list(outcomes) == ["run", "outcome", "reason"]

@@ -12,7 +12,15 @@ from multicard.core.units import BYTES, PERCENT, units_of
 from multicard.experiment.config import parameters_in
 from multicard.results.configuration import WHOLE_STEP, Configuration, MeasuredRun, configurations_of
 from multicard.results.provenance import Provenance
-from multicard.results.tables import MEASURES, RUNS_INFO, SCHEMAS, ScenarioTables, known_values, with_run
+from multicard.results.tables import (
+    MEASURES,
+    OUTCOME_COLUMNS,
+    RUNS_INFO,
+    SCHEMAS,
+    ScenarioTables,
+    known_values,
+    with_run,
+)
 from multicard.stats.interval import Interval
 from multicard.stats.pool import Pool
 
@@ -34,6 +42,8 @@ class Results:
     provenances: Mapping[str, Provenance] = field(default_factory=dict)
     # The tables of each scenario that was read; empty if the results were not read from folders.
     scenarios: tuple[ScenarioTables, ...] = ()
+    # Names of the runs that skipped a part of their step and that `where` left out of `measures`.
+    left_out_ablated: frozenset[str] = frozenset()
 
     @classmethod
     def read(cls, folder: Path, scenarios: Sequence[str] | None = None) -> "Results":
@@ -73,7 +83,8 @@ class Results:
         for scenario in reversed(results):
             provenances.update(scenario.provenances)
         tables = tuple(table for scenario in results for table in scenario.scenarios)
-        return cls(measures.drop_duplicates("run", ignore_index=True), provenances, tables)
+        left_out = frozenset[str]().union(*(scenario.left_out_ablated for scenario in results))
+        return cls(measures.drop_duplicates("run", ignore_index=True), provenances, tables, left_out)
 
     @classmethod
     def _of_tables(cls, tables: ScenarioTables) -> "Results":
@@ -145,6 +156,11 @@ class Results:
         """Return the rows of `measures` for the runs that skipped a part of their step."""
         return self.measures[_is_ablated(self.measures)].reset_index(drop=True)
 
+    @cached_property
+    def _ablated_runs(self) -> frozenset[str]:
+        """Names of the runs that skipped a part of their step, those that `where` left out included."""
+        return self.left_out_ablated.union(self.measures.loc[_is_ablated(self.measures), "run"])
+
     def parameters(self) -> pd.DataFrame:
         """Return the parameters without `repeat`, a row for each combination of values that occurs in `frame`."""
         frame = self.frame()
@@ -155,8 +171,8 @@ class Results:
         """Return the rows of a gathered table, with `run` as the first column.
 
         The rows are those of all completed runs of `scenarios`, also of runs that `where` left out of `measures`.
-        Runs of `measures` that skipped a part of their step are left out. The table `runs_info` has the rows of all
-        runs. If nothing was recorded, the table has columns and no rows.
+        Runs that skipped a part of their step are left out, whether `where` left them out of `measures` or not. The
+        table `runs_info` has the rows of all runs. If nothing was recorded, the table has columns and no rows.
 
         Raises `KeyError` if no table has that name, `UserError` if its file cannot be read.
         """
@@ -171,8 +187,8 @@ class Results:
         if not parts:
             return with_run(SCHEMAS[name]).empty_table().to_pandas()
         table = parts[0] if len(parts) == 1 else pd.concat(parts, ignore_index=True)
-        ablated = self.measures.loc[_is_ablated(self.measures), "run"]
-        if name == RUNS_INFO or ablated.empty:
+        ablated = self._ablated_runs
+        if name == RUNS_INFO or not ablated:
             return table
         return table[~table["run"].isin(ablated)]
 
@@ -184,14 +200,18 @@ class Results:
     def outcomes(self) -> pd.DataFrame:
         """Return a row per planned run, whether it was made or not: its `outcome` and the `reason` for it.
 
-        Needs at least one scenario in `scenarios`.
+        Without `scenarios`, there are no rows.
         """
-        outcomes = pd.concat([scenario.outcomes for scenario in self.scenarios], ignore_index=True)
-        return outcomes.drop_duplicates("run", ignore_index=True)
+        tables = [scenario.outcomes for scenario in self.scenarios] or [pd.DataFrame(columns=OUTCOME_COLUMNS)]
+        return pd.concat(tables, ignore_index=True).drop_duplicates("run", ignore_index=True)
 
     def reasons_not_run(self) -> list[str]:
-        """Return why each planned run that cannot run here cannot; a run that two scenarios share has two reasons."""
-        return [reason for scenario in self.scenarios for reason in scenario.reasons_not_run]
+        """Return why each planned run that cannot run here cannot; for a shared run, what its first scenario says."""
+        reasons: dict[str, str] = {}
+        for scenario in self.scenarios:
+            for run, reason in scenario.reasons_not_run.items():
+                reasons.setdefault(run, reason)
+        return list(reasons.values())
 
     def by_scenario(self) -> "list[Results]":
         """Return the results of each scenario, with all runs of the scenario."""
@@ -203,7 +223,7 @@ class Results:
         The gathered tables (`table`) and `outcomes` keep the rows of all runs.
         """
         is_kept = keep(self.measures)
-        return replace(self, measures=self.measures[is_kept])
+        return replace(self, measures=self.measures[is_kept], left_out_ablated=self._ablated_runs)
 
     def completed(self) -> "Results":
         """Return the results with the rows of `measures` of the completed runs."""

@@ -28,6 +28,8 @@ from multicard.trace.tables import ACTIVITIES
 
 MEASURES = "measures.csv"
 OUTCOME_TABLE = "runs.csv"
+# Columns that every table of outcomes has.
+OUTCOME_COLUMNS = ("run", "outcome", "reason")
 RUNS_INFO = "runs_info"
 
 # Types of the columns of gathered tables that are not activity tables. All others are floating-point numbers.
@@ -88,14 +90,18 @@ class ScenarioTables:
     @cached_property
     def outcomes(self) -> pd.DataFrame:
         """One row per planned run, whether it was made or not: its `outcome` and the `reason` for it."""
-        return read_checked(self.folder / OUTCOME_TABLE, needed=("run", "outcome", "reason"))
+        return read_checked(self.folder / OUTCOME_TABLE, needed=OUTCOME_COLUMNS)
 
     @property
-    def reasons_not_run(self) -> list[str]:
-        """The reason of each planned run that cannot run here; empty if the table of outcomes does not exist."""
+    def reasons_not_run(self) -> dict[str, str]:
+        """For each planned run that cannot run here, the reason by its id.
+
+        Empty if the table of outcomes does not exist.
+        """
         if not (self.folder / OUTCOME_TABLE).is_file():
-            return []
-        return self.outcomes.loc[self.outcomes["outcome"] == NOT_RUN, "reason"].tolist()
+            return {}
+        not_run = self.outcomes[self.outcomes["outcome"] == NOT_RUN]
+        return dict(zip(not_run["run"], not_run["reason"], strict=True))
 
     def table(self, name: str) -> pd.DataFrame:
         """Return the rows of a gathered table, with `run` as the first column.
