@@ -1,6 +1,7 @@
 """Series of runs are sorted, predicted, checked and refused as they should be, and the command says so."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from factories import Row, make_results, vision_runs, with_provenance, write_results
+from multicard.analysis.scaling.prediction import CONTRADICTING_WAITS, NEVER_WAITED, predict
 from multicard.analysis.scaling.series import Series, series
 from multicard.analysis.scaling.series_tables import checked_line, checks_table, predictions_table
+from multicard.analysis.scaling.step_model import ScalingPoint
 from multicard.api.results import Predictions
 from multicard.cli import main
 from multicard.results.gathering import store
@@ -153,3 +156,13 @@ def test_a_caveat_of_some_numbers_of_devices_names_them(tmp_path: Path, capsys: 
     ]
     printed = predicted(write_results(tmp_path, rows), capsys, "4,16")
     assert any("Caveat: each of 16 devices gets fewer or more samples" in line for line in printed)
+
+
+def test_waits_that_faster_runs_contradict_are_not_called_missing() -> None:
+    """The loader needs the whole second of a step on one device, yet two devices wait for nothing in 0.1 s."""
+    waiting = ScalingPoint(1, 1, 64.0, (1.0, 1.0), (0.9, 0.9))
+    fast = ScalingPoint(2, 2, 64.0, (0.1, 0.1), (0.0, 0.0))
+    assert CONTRADICTING_WAITS in predict([waiting, fast], 4, 4, 64.0).caveats
+    assert NEVER_WAITED not in predict([waiting, fast], 4, 4, 64.0).caveats
+    slow = replace(fast, devices=1, devices_per_node=1)
+    assert NEVER_WAITED in predict([slow, fast], 4, 4, 64.0).caveats

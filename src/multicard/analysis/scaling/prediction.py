@@ -25,6 +25,7 @@ CONTRADICTION = 3
 # Scaling is super-linear if each device is faster than a device of a smaller number by more than this share.
 SUPERLINEAR_GAIN = 0.05
 NEVER_WAITED = "the loader never made a rank wait, so its limit is not known"
+CONTRADICTING_WAITS = "in some runs the loader takes longer than whole steps of others, so its limit is not known"
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ def predict(
     runs = sum(len(point.step_s) for point in points)
     caveats = [
         *_caveats_of_runs(points, busy, prior),
-        *([NEVER_WAITED] if loading is None else []),
+        *([_unknown_loading(points)] if loading is None else []),
         *_caveats_of_target(points, target),
     ]
     return Prediction(
@@ -194,6 +195,11 @@ def _caveats_of_runs(points: Sequence[ScalingPoint], busy: Draws, prior: Scaling
         yield f"the runs deviate from every curve of the model, by {percent(deviation)} in a doubling of the devices"
     if all(len(point.step_s) == 1 for point in points):
         yield f"no repeats: their scatter is taken to be about {percent(prior.noise)}, as in public tables"
+
+
+def _unknown_loading(points: Sequence[ScalingPoint]) -> str:
+    """Return why the time of loading was not drawn: no rank waited, or the runs without waits exclude every draw."""
+    return CONTRADICTING_WAITS if any(point.is_waiting for point in points) else NEVER_WAITED
 
 
 def _caveats_of_target(points: Sequence[ScalingPoint], target: Target) -> Iterator[str]:
