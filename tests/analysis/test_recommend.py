@@ -209,6 +209,9 @@ def test_results_without_an_answer_say_so(tmp_path: Path) -> None:
     )
     without = make_results(tmp_path / "without", strong_scaling_runs(2, 100) + strong_scaling_runs(4, 180))
     assert "not known: no run on one device to compare with" in recommendations(without)
+    other = strong_scaling_runs(2, 100) + strong_scaling_runs(4, 180) + strong_scaling_runs(1, 60, strategy="fsdp")
+    words = recommendations(make_results(tmp_path / "other", other))
+    assert "not known: no run on one device of the same training and parameters to compare with" in words
 
 
 def test_cpu_and_synthetic_timings_are_marked_and_text_from_files_is_escaped(tmp_path: Path) -> None:

@@ -85,6 +85,8 @@ def _why_no_speedup(job: Choices) -> str:
     if len(counts) == 1:
         [only] = counts
         return f"{NOT_KNOWN}: only {job.on(only)} {'was' if only == 1 else 'were'} measured"
+    if 1 in counts:
+        return f"{NOT_KNOWN}: no run on one device of the same training and parameters to compare with"
     return f"{NOT_KNOWN}: no run on one device to compare with"
 
 
