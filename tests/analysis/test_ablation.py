@@ -51,6 +51,26 @@ def test_costs_are_ratios_of_rates_and_what_they_save(evidence: Results) -> None
     assert len(table) == 4
 
 
+def test_single_parts_come_first_and_of_these_the_one_that_costs_most(tmp_path: Path) -> None:
+    """Steps of 100 ms take 90 ms without loading, 50 ms without communication, and 40 ms without both."""
+    step_s = {"none": 0.1, "loader": 0.09, "communication": 0.05, "loader+communication": 0.04}
+    rows = [
+        {"command": ["train.py"], "devices": 2, "ablate": part, "repeat": 1, "iteration_time_s": seconds}
+        for part, seconds in step_s.items()
+    ]
+    [line] = cost_lines(costs(gathered(tmp_path, measured("script", *rows))))
+    assert re.findall(r"without ([a-z ]+?) \d", line) == ["communication", "loading", "loading and communication"]
+
+
+def test_tables_have_no_rows_of_runs_without_a_part_after_such_runs_were_left_out(tmp_path: Path) -> None:
+    rows = [{"command": ["train.py"], "devices": 1, "ablate": part} for part in ("none", "loader")]
+    steps = [{"run": run, "step": 1, "window": "measured"} for run in ("run0", "run1")]
+    results = gathered(tmp_path, measured("script", *rows), steps=steps)
+    for left in (results, results.where(lambda measures: measures["ablate"] == "none")):
+        assert left.table("steps")["run"].tolist() == ["run0"]
+        assert Results.joined([left, left]).table("steps")["run"].tolist() == ["run0"]
+
+
 def test_words_say_what_costs_time_and_what_does_not_and_how_many_workers_are_enough(evidence: Results) -> None:
     one, two = cost_lines(costs(evidence))
     assert "without loading 2.5" in one and "loading costs 60% of the time" in one

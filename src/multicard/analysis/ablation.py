@@ -300,10 +300,9 @@ def cost_lines(all_costs: Sequence[PartCost]) -> list[str]:
 def _cost_line(devices: int, device_costs: Sequence[PartCost]) -> str:
     """Return in words what parts cost on one number of devices.
 
-    Costs are sorted by the length of the part's name in `WORDS`, so that single parts come before combined ones. Costs
-    of one part in several configurations are sorted by falling ratio.
+    Single parts come before combined ones. Among these and among those, the largest gain comes first.
     """
-    ordered = sorted(device_costs, key=lambda cost: (len(WORDS[cost.part]), -cost.ratio.value))
+    ordered = sorted(device_costs, key=lambda cost: (_part_count(cost.part), -cost.ratio.value))
     words = [cost.words() for cost in ordered]
     for cost in device_costs:
         workers = enough_workers(cost)
@@ -311,6 +310,17 @@ def _cost_line(devices: int, device_costs: Sequence[PartCost]) -> str:
             words.append(workers)
     device = DEVICE_WORDS[device_costs[0].configuration["device"]]
     return f"{counted(devices, device)}: {'; '.join(words)}"
+
+
+def _part_count(ablated: str) -> int:
+    """Return the number of parts that a run goes without, by the value of its parameter `ablate`.
+
+    >>> _part_count("loader"), _part_count("loader+communication"), _part_count("host")
+    (1, 2, 2)
+    """
+    parts = ablated.split("+")
+    # A run without the host's work does not load either.
+    return len(parts) + ("host" in parts)
 
 
 def as_table(all_costs: Sequence[PartCost]) -> pd.DataFrame:
