@@ -204,7 +204,7 @@ class Allowed:
             return (kept if isinstance(value, list) else tuple(kept)), True
         return self._fields(value), True
 
-    def _entries(self, values: Mapping[str, Any], rules: Sequence[object]) -> dict[str, Any]:
+    def _entries(self, values: Mapping[str, Any], rules: Sequence[object]) -> dict[str, object]:
         """Return the entries of a mapping that leave: those whose key matches `Keys`, and whose value leaves.
 
         The rule for a value is that of `ByKey` for its key; without a `ByKey`, the rules of the field.

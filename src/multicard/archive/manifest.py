@@ -2,7 +2,7 @@
 
 import re
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import FailFast, Field, model_validator
 
@@ -44,6 +44,10 @@ class Member(Strict):
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
 
 
+# A configuration, or a section of one, as JSON, with the keys of a configuration file, which `Experiment` validates.
+ConfigurationJson: TypeAlias = dict[str, Any]
+
+
 class Manifest(Strict):
     """The first member of an archive.
 
@@ -53,7 +57,7 @@ class Manifest(Strict):
 
     format: Format
     multicard: str
-    experiment: dict[str, Any]
+    experiment: ConfigurationJson
     # Validation stops at the first fault, because there may be millions and only the first one is reported.
     files: Annotated[list[Member], FailFast()]
 
@@ -85,7 +89,7 @@ def check_suffix(path: Path) -> None:
         raise UserError(f"{path}: expected a name that ends in {ARCHIVE}")
 
 
-def configuration_of(experiment: Experiment) -> dict[str, Any]:
+def configuration_of(experiment: Experiment) -> ConfigurationJson:
     """Return the configuration as JSON: all that it states, except where data, models and results are.
 
     A value that a scenario states is kept even if it equals a default, because it may override a value that all
@@ -100,7 +104,7 @@ def configuration_of(experiment: Experiment) -> dict[str, Any]:
     return _without_places(stated)
 
 
-def _without_places(section: dict[str, Any]) -> dict[str, Any]:
+def _without_places(section: ConfigurationJson) -> ConfigurationJson:
     """Return a section without its own keys in `PLACES`; sections inside it are unchanged."""
     return {key: value for key, value in section.items() if key not in PLACES}
 
@@ -119,7 +123,7 @@ def experiment_of(manifest: Manifest, archive: Path) -> Experiment:
         raise UserError(*lines) from None
 
 
-def configured(stated: dict[str, Any]) -> Experiment:
+def configured(stated: ConfigurationJson) -> Experiment:
     """Return the configuration that an archive states, with `UNKNOWN_PLACE` for where its data sets are.
 
     Raises `UserError` with a line for each fault if it is not a valid configuration.

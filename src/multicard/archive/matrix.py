@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from multicard.core.errors import UserError
 from multicard.core.layout import CAPTURED, EPOCHS, RUN, STEPS, TRACE
 from multicard.core.prepared import PROVENANCE, folder_name
 from multicard.core.text import counted
+from multicard.core.values import JsonObject
 from multicard.experiment.cluster import machine_for
 from multicard.experiment.config import Experiment
 from multicard.experiment.machine import Machine
@@ -94,7 +94,7 @@ class Matrix:
         needed = self.runs.keys() - self.measured
         return sorted({file for run in needed for file in self.prepared(run).values()})
 
-    def plans(self) -> dict[str, dict[str, Any]]:
+    def plans(self) -> dict[str, JsonObject]:
         """Return the question and the names of the figures of every scenario; no figures if it has no run to show."""
         drawn = self.figures()
         return {

@@ -23,7 +23,15 @@ from pydantic import ValidationError
 from multicard import __version__
 from multicard.analysis.machine.limits import read_machine
 from multicard.archive.allowed import COLUMNS, UNSAID, Allowed, NumberedNames, given, text
-from multicard.archive.manifest import FORMAT, MANIFEST, Member, check_suffix, configuration_of, configured
+from multicard.archive.manifest import (
+    FORMAT,
+    MANIFEST,
+    ConfigurationJson,
+    Member,
+    check_suffix,
+    configuration_of,
+    configured,
+)
 from multicard.archive.whole import first_missing
 from multicard.core.errors import UserError
 from multicard.core.files import atomic_write, unwritable
@@ -124,7 +132,7 @@ def pack(experiment: Experiment, out: Path) -> Packed:
     return packed
 
 
-def _check_stated(stated: dict[str, Any]) -> None:
+def _check_stated(stated: ConfigurationJson) -> None:
     """Raise `UserError` if a configuration is no longer valid after private text was removed from it."""
     try:
         configured(stated)

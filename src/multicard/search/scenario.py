@@ -18,7 +18,7 @@ from multicard.experiment.workload import WORKLOADS
 from multicard.results.run_files import RunFiles
 from multicard.runs.environment import gpu_names, is_synthetic
 from multicard.runs.measures import Measures
-from multicard.runs.parameters import as_columns
+from multicard.runs.parameters import Parameters, as_columns
 from multicard.search.core import Search
 from multicard.search.space import Levels, Space
 from multicard.stats.interval import Interval, verdict
@@ -131,7 +131,7 @@ class ScenarioSpace:
         values = self.values(configuration)
         return statements(values, values)
 
-    def values(self, configuration: str) -> dict[str, Any]:
+    def values(self, configuration: str) -> Parameters:
         """Return the values of a configuration's varied parameters, by the names of the parameters."""
         levels = self.space.combinations[configuration][0]
         return {name: values[level] for (name, values), level in zip(self.varied.items(), levels, strict=True)}

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
+from multicard.core.values import Row
 from multicard.experiment.runs import Run
 from multicard.search.core import RunRequest, Search
 from multicard.search.scenario import RunResult, ScenarioSpace
@@ -21,7 +21,7 @@ class Trial:
     # Seconds of all runs together, up to and including this one.
     spent_s: float
 
-    def row(self, space: ScenarioSpace) -> dict[str, Any]:
+    def row(self, space: ScenarioSpace) -> Row:
         """Return the run as a row of the table of a search."""
         return {
             "run": self.run,

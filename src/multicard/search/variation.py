@@ -39,7 +39,8 @@ class AutoBatch:
 class Variation:
     """A configuration with a single scenario, in which values of parameters were replaced."""
 
-    config: dict[str, Any]
+    # In the form of a configuration file.
+    config: Mapping[str, Any]
     # The batch size to search for; None if no parameter has the value `AUTO`.
     auto: AutoBatch | None
 
