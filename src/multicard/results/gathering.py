@@ -3,13 +3,13 @@
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from multicard.core.files import atomic_write
 from multicard.core.layout import EPOCH_COLUMNS, GATHERED_ACTIVITIES, STEP_COLUMNS
+from multicard.core.values import JsonObject
 from multicard.results import provenance
 from multicard.results.run_files import RunFiles
 from multicard.results.tables import RUNS_INFO, SCHEMAS, with_run
@@ -63,7 +63,7 @@ def _with_run_column(table: pa.Table, name: str, run: str) -> pa.Table:
     return columns.replace_schema_metadata(None).add_column(0, "run", run_names)
 
 
-def _info(run: RunFiles) -> dict[str, Any]:
+def _info(run: RunFiles) -> JsonObject:
     """Return the row of `runs_info`: the machine, versions and variables of a run.
 
     A completed run also has `traced_steps` and `trace_missing`. `traced_steps` is the number of steps in the trace of

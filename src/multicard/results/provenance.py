@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from multicard.core.values import JsonObject
 from multicard.runs.environment import gpu_names, is_synthetic, machine_in_words, smallest_gpu_bytes, versions_in_words
 from multicard.runs.record import RunRecord
 
@@ -99,9 +100,9 @@ def provenance_of(record: RunRecord) -> Provenance:
     )
 
 
-def as_cells(provenance: Provenance) -> dict[str, Any]:
+def as_cells(provenance: Provenance) -> JsonObject:
     """Return a provenance as a row of a table with the columns of `SCHEMA`."""
-    cells = {name: getattr(provenance, name) for name in SCHEMA.names}
+    cells: JsonObject = {name: getattr(provenance, name) for name in SCHEMA.names}
     return cells | {"numa_nodes": sorted(provenance.numa_nodes), "group": list(provenance.group)}
 
 

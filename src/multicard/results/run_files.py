@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,26 @@ class _Index(BaseModel):
     model_config = ConfigDict(extra="ignore")
 
     files: tuple[ListedFile, ...] = ()
+
+
+@dataclass(frozen=True)
+class _ActivityIndex:
+    """The index of a run's activity tables."""
+
+    files: Sequence[ListedFile]
+    # Lines about what the trace lacks, or what was corrected in it.
+    notices: Sequence[str]
+    # For each activity table that has an entry, the reason for which it does not exist; None if it exists.
+    why_absent: Mapping[str, str | None]
+
+    @classmethod
+    def read(cls, path: Path) -> "_ActivityIndex":
+        """Read an index. Raises `UserError` if the file is missing or damaged."""
+        content = read_object(path)
+        entries = content.get("tables")
+        tables = entries.items() if isinstance(entries, dict) else ()
+        reasons = {name: entry.get("absent") for name, entry in tables if isinstance(entry, dict)}
+        return cls(files_in(content, path), content.get("notices", []), reasons)
 
 
 class RunFiles:
@@ -119,36 +140,36 @@ class RunFiles:
 
     @cached_property
     def _files_of_activity(self) -> Sequence[ListedFile]:
-        return files_in(self._index, self._index_path) if self._index_path.exists() else ()
+        return self._index.files if self._index_path.exists() else ()
 
-    def trace_notices(self) -> list[str]:
+    def trace_notices(self) -> Sequence[str]:
         """Return lines about what the trace lacks or what was corrected in it; empty if no trace was read.
 
         Raises `UserError` if the index of the tables is damaged.
         """
-        return self._index.get("notices", []) if self._index_path.exists() else []
+        return self._index.notices if self._index_path.exists() else ()
 
     def why_absent(self, activity: str) -> str | None:
         """Return the reason for which an activity table does not exist, from the index; None if the table exists.
 
         Raises `UserError` if the index is missing or damaged.
         """
-        tables = self._index.get("tables")
-        if not isinstance(tables, dict) or not isinstance(tables.get(activity), dict):
+        reasons = self._index.why_absent
+        if activity not in reasons:
             raise UserError(f"{self._index_path}: found no entry of {activity}; delete the file to have it made again")
-        return tables[activity].get("absent")
+        return reasons[activity]
 
     @property
     def _index_path(self) -> Path:
         return self.folder / ACTIVITY / ACTIVITY_INDEX
 
     @cached_property
-    def _index(self) -> dict[str, Any]:
+    def _index(self) -> "_ActivityIndex":
         """The content of the index of the activity tables.
 
-        Raises `UserError` if the index is missing or does not parse.
+        Raises `UserError` if the index is missing or damaged.
         """
-        return read_object(self._index_path)
+        return _ActivityIndex.read(self._index_path)
 
     def has_activity(self, name: str) -> bool:
         """Return True if the file of an activity table exists."""

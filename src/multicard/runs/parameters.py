@@ -5,12 +5,13 @@ import math
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
-from typing import Annotated, Any, ClassVar, get_args
+from typing import Annotated, Any, ClassVar, TypeAlias, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from multicard.core.secrets import REMOVED, arguments_without_secrets, is_secret_argument, secret_parameters
 from multicard.core.units import ARGS_PREFIX
+from multicard.core.values import Row
 from multicard.profilers import PROFILERS
 from multicard.runs.parameter_types import (
     Ablation,
@@ -74,7 +75,12 @@ ProfiledSteps = Annotated[
 ]
 
 
-def flat(values: Mapping[str, Any]) -> dict[str, Any]:
+# Parameters by name, in a form of their own: a configuration file states them, and a workload's model validates them. A
+# user's own parameters may have any name and value, so values have no narrower type.
+Parameters: TypeAlias = dict[str, Any]
+
+
+def flat(values: Mapping[str, Any]) -> Parameters:
     """Return parameters in which each of the user's own is a key such as `args.batch`, instead of a mapping `args`.
 
     >>> flat({"args": {"b": 32}, "devices": 2})
@@ -85,14 +91,14 @@ def flat(values: Mapping[str, Any]) -> dict[str, Any]:
     return ours | users_own
 
 
-def nested(values: Mapping[str, Any]) -> dict[str, Any]:
+def nested(values: Mapping[str, Any]) -> Parameters:
     """Return parameters in which the user's own are a mapping `args`: the inverse of `flat`.
 
     >>> nested({"devices": 2, "args.b": 32})
     {'devices': 2, 'args': {'b': 32}}
     """
-    ours: dict[str, Any] = {}
-    users_own: dict[str, Any] = {}
+    ours: Parameters = {}
+    users_own: Parameters = {}
     for name, value in values.items():
         if name.startswith(ARGS_PREFIX):
             users_own[name.removeprefix(ARGS_PREFIX)] = value
@@ -101,7 +107,7 @@ def nested(values: Mapping[str, Any]) -> dict[str, Any]:
     return ours | {ARGS: users_own} if users_own else ours
 
 
-def as_columns(values: Mapping[str, Any]) -> dict[str, Any]:
+def as_columns(values: Mapping[str, Any]) -> Row:
     """Return parameters as columns of a table: flat, with lists as text in a shell's syntax, and without secrets.
 
     >>> as_columns({"command": ("train.py", "-b {b}", "--token=hunter2"), "args": {"b": 32}})
@@ -239,7 +245,7 @@ class JobParameters(BaseModel):
         """Return the value of a parameter that is not stated."""
         return field_defaults(type(self))[name]
 
-    def stated(self) -> dict[str, Any]:
+    def stated(self) -> Parameters:
         """Return the parameters that differ from their defaults, and the workload if it is not the default one.
 
         Defaults are left out so that the same run states the same after multicard gets a new parameter.
@@ -251,7 +257,7 @@ class JobParameters(BaseModel):
 # The functions below are cached because planning calls them for each of thousands of runs, and the fields of a class
 # never change.
 @cache
-def field_defaults(parameters: type[JobParameters]) -> dict[str, Any]:
+def field_defaults(parameters: type[JobParameters]) -> Parameters:
     """Return the defaults of a workload's parameters by name."""
     return {name: field.default for name, field in parameters.model_fields.items()}
 

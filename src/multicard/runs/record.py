@@ -36,6 +36,7 @@ from multicard.core.sharing import (
     Remark,
     Words,
 )
+from multicard.core.values import JsonObject
 from multicard.profilers.interface import UsedProfiler
 from multicard.runs.parameters import JobParameters
 
@@ -396,6 +397,6 @@ class RunRecord(RecordPart):
     def _without_absent_fields(self, reason: Reason | None) -> dict[str, Any] | None:
         return None if reason is None else reason.record()
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> JsonObject:
         """Return the content of run.json: the fields that were given to the record, also those that are None."""
         return self.model_dump(mode="json", exclude_unset=True)
