@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import mean
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pandas as pd
 
@@ -14,6 +14,7 @@ from multicard.analysis.scaling.headline import STEP_TIME
 from multicard.core.grouping import grouped
 from multicard.core.text import counted
 from multicard.core.units import SECONDS, percent, with_unit
+from multicard.core.values import Row
 from multicard.experiment.config import configuration_key
 from multicard.results.configuration import DEVICE_WORDS, Configuration
 from multicard.results.results import Results
@@ -328,7 +329,7 @@ def as_table(all_costs: Sequence[PartCost]) -> pd.DataFrame:
     return pd.DataFrame([_row(cost) for cost in all_costs])
 
 
-def _row(cost: PartCost) -> dict[str, Any]:
+def _row(cost: PartCost) -> Row:
     return {
         "configuration": cost.configuration.words(without=("devices",)),
         "device": cost.configuration["device"],

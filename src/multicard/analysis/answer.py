@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import pandas as pd
+
+from multicard.core.values import Cell
 
 # Labels that stand for the questions.
 HOW_MANY, WHICH, CHANGE = "How many devices", "Which configuration", "If you may change"
@@ -27,7 +28,7 @@ class Answer:
     question: str
     sentence: str
     # The numbers: a row for each configuration or part that the sentence is about. Names of columns state units.
-    rows: tuple[Mapping[str, Any], ...] = ()
+    rows: tuple[Mapping[str, Cell], ...] = ()
     # What could change the answer.
     caveats: tuple[str, ...] = ()
     # Name of the figure that shows the numbers; None if there is none.

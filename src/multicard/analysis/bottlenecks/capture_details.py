@@ -8,6 +8,7 @@ import pandas as pd
 from multicard.analysis.runs.device_time import DEVICE
 from multicard.core.text import listed, plural
 from multicard.core.units import BYTES, SECONDS, percent, with_unit
+from multicard.core.values import Cell
 from multicard.trace.api_names import api_name
 
 # Most kernels that are listed.
@@ -15,7 +16,7 @@ MOST_KERNELS = 5
 # Most collectives, copies, calls or GPUs that a line lists.
 FEW = 3
 
-Rows = Sequence[dict[str, Any]]
+Rows = Sequence[Mapping[str, Cell]]
 # Rows of the activity tables, by the name of their table.
 Tables = Mapping[str, Rows]
 
@@ -107,7 +108,8 @@ def calls_line(tables: Tables, over: str) -> list[str]:
     for function in _sums(calls, ["function"])[:FEW]:
         # The mean is over all processes, also over those that do not call the function.
         words.append(function._replace(places=processes).in_calls(*function.key))
-    return [f"{api_name(row['function'] for row in calls)} calls of a process{over}: {', '.join(words)}"]
+    api = api_name(str(row["function"]) for row in calls)
+    return [f"{api} calls of a process{over}: {', '.join(words)}"]
 
 
 def _copy_words(copy: _Sum) -> str:

@@ -31,7 +31,8 @@ class TuningOption:
     `workload` and `device` restrict it to one workload and one kind of device. Read from options.yaml by `options`.
     """
 
-    changes: dict[str, Any]
+    # New values by the names of parameters, as a configuration file may state them, or one of the three directions.
+    changes: Mapping[str, Any]
     workload: Literal["vision", "llm"] | None = None
     description: str = ""
     device: Literal["cuda", "cpu"] | None = None
@@ -105,9 +106,9 @@ def options() -> Options:
     return Options(parameters, programs)
 
 
-def _flat(entries: Sequence[Any]) -> list[dict[str, Any]]:
+def _flat(entries: Sequence[Any]) -> list[Mapping[str, Any]]:
     """Return the options of a list of options and of lists of options, which several bottlenecks share."""
-    flat: list[dict[str, Any]] = []
+    flat: list[Mapping[str, Any]] = []
     for entry in entries:
         flat += entry if isinstance(entry, list) else [entry]
     return flat

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from multicard.analysis.answer import CHANGE, HOW_MANY, NO_THROUGHPUT, NOT_KNOWN, WHICH, Answer
 from multicard.analysis.choice.choice import Choice, Gain
@@ -11,6 +11,7 @@ from multicard.analysis.choice.learning import changes_from, words_of
 from multicard.analysis.scaling.speedup import implausible
 from multicard.core.text import plural
 from multicard.core.units import number
+from multicard.core.values import Row
 from multicard.experiment.workload import BATCH
 from multicard.stats.corrections import corrected
 from multicard.stats.interval import EQUAL_REPEATS, Interval, interval_columns, verdict
@@ -127,7 +128,7 @@ def _gain_result(job: Choices, row: Choice, gain: Gain) -> Result:
     return Result(text, doubt_of(gain.ratio))
 
 
-def _gain_row(row: Choice, gain: Gain) -> dict[str, Any]:
+def _gain_row(row: Choice, gain: Gain) -> Row:
     return {
         "change": _change_words(row, gain),
         "devices": row.devices,
@@ -210,7 +211,7 @@ def _rivals(job: Choices, fastest: Choice) -> list[Choice]:
     ]
 
 
-def _family_row(job: Choices, row: Choice) -> dict[str, Any]:
+def _family_row(job: Choices, row: Choice) -> Row:
     return {
         "devices": row.devices,
         "configuration": job.recipe(row),

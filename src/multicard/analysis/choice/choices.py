@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import median
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pandas as pd
 
@@ -22,6 +22,7 @@ from multicard.analysis.choice.learning import learning_of, words_of
 from multicard.analysis.scaling.speedup import speedups_of
 from multicard.core.grouping import grouped
 from multicard.core.text import counted
+from multicard.core.values import Row
 from multicard.experiment.config import configuration_key
 from multicard.results.configuration import DEVICE_WORDS, OBSERVATION, Configuration, observed_once
 from multicard.results.results import Results
@@ -134,7 +135,7 @@ def outcomes_of(configuration: Configuration) -> str:
     return ", ".join(f"{outcome} in {count} of {runs}" for outcome, count in outcomes.items())
 
 
-def _cells(table: Choices, choice: Choice) -> dict[str, Any]:
+def _cells(table: Choices, choice: Choice) -> Row:
     return {
         **_job_cells(table, choice.configuration),
         "recipe": table.recipe(choice),
@@ -151,7 +152,7 @@ def _cells(table: Choices, choice: Choice) -> dict[str, Any]:
     }
 
 
-def _job_cells(table: Choices, configuration: Configuration) -> dict[str, Any]:
+def _job_cells(table: Choices, configuration: Configuration) -> Row:
     return {
         "job": table.job,
         "machine": table.machine,

@@ -20,6 +20,7 @@ from multicard.analysis.choice.overview import tiles, word_table
 from multicard.analysis.runs.per_run import trace_shares
 from multicard.core.grouping import grouped
 from multicard.core.templates import markdown_template
+from multicard.core.values import Row
 from multicard.results.configuration import Configuration
 from multicard.results.provenance import distinguishing_words
 from multicard.results.results import Results
@@ -158,5 +159,5 @@ def _step_answer(job: Choices, report: BottleneckReport) -> list[Answer]:
     text = summary(report) or ("where the step goes was not recorded" if about.completed else "")
     if not text:
         return []
-    rows = tuple({"part": part, "share": share} for part, share in report.parts.items())
-    return [Answer(WHERE, f"{job.on(about['devices'])}: {text}", rows, (), "utilization")]
+    rows: list[Row] = [{"part": part, "share": share} for part, share in report.parts.items()]
+    return [Answer(WHERE, f"{job.on(about['devices'])}: {text}", tuple(rows), (), "utilization")]

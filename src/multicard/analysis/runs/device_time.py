@@ -1,10 +1,9 @@
 """The time of each device by `DevicePart`, from rows of the activity table `timeline`."""
 
-from typing import Any
-
 import pandas as pd
 
 from multicard.analysis.runs.step_parts import IDLE_CAUSES, DevicePart
+from multicard.core.values import Row
 from multicard.trace.tables import STEP, STEPS
 
 # Columns of the timeline that identify a device of a run.
@@ -82,7 +81,7 @@ def per_period(timeline: pd.DataFrame) -> pd.DataFrame:
     Columns: those of `DEVICE`, the durations of the timeline, `extent`, and `periods`, which is n - 1.
     """
     durations = [name for name in timeline if name.endswith("_s") and name != "start_s"]
-    rows: list[dict[str, Any]] = []
+    rows: list[Row] = []
     for device, of_device in timeline.groupby(DEVICE, sort=False, dropna=False):
         all_steps = of_device[of_device["scope"] == STEPS]
         steps = of_device[of_device["scope"] == STEP].sort_values("step")

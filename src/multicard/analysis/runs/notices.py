@@ -38,7 +38,7 @@ def notices_by_subject(measures: Mapping[str, Any]) -> dict[str, str]:
     return {subject: text for subject, text in texts.items() if text}
 
 
-def without_empty(values: Mapping[str, Any]) -> dict[str, Any]:
+def without_empty(values: Mapping[str, Any]) -> Values:
     """Return the values of a run without empty cells, which are None, NaN or pandas.NA."""
     return {name: value for name, value in values.items() if not pd.isna(value)}
 

@@ -1,7 +1,7 @@
 """The result of a scenario in one sentence: the gain by more devices, or how its configurations compare."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pandas as pd
 
@@ -9,6 +9,7 @@ from multicard.analysis.answer import HOW_LONG, HOW_MANY, WHICH, Answer
 from multicard.analysis.scaling.speedup import Speedup, implausible, speedups_of
 from multicard.core.text import counted
 from multicard.core.units import SECONDS, number, percent, with_unit
+from multicard.core.values import Row
 from multicard.experiment.figures import FIGURES
 from multicard.results.configuration import Block, Configuration
 from multicard.results.results import Results
@@ -170,7 +171,7 @@ def _step_time(configurations: Sequence[Configuration], configuration: Configura
     return Answer(HOW_LONG, sentence, (_row(STEP_TIME, step_s),))
 
 
-def _row(column: str, value: Interval, varied: Sequence[str] = ()) -> dict[str, Any]:
+def _row(column: str, value: Interval, varied: Sequence[str] = ()) -> Row:
     """Return the number that a headline states, with the parameters that it compares."""
     return {"varied": ", ".join(varied), "repeats": value.repeats, **interval_columns(column, value)}
 

@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 from statistics import median
-from typing import Any
 
 import pandas as pd
 
 from multicard.analysis.scaling.prediction import PredictionCheck
 from multicard.analysis.scaling.series import Series
 from multicard.core.text import counted, listed
+from multicard.core.values import Row
 from multicard.stats.interval import interval_columns
 
 ABOUT = ("configuration", "machine", "versions", "device", "devices")
@@ -73,7 +73,7 @@ def checked_line(checks: Sequence[PredictionCheck]) -> str:
     )
 
 
-def _about(series: Series, devices: int) -> dict[str, Any]:
+def _about(series: Series, devices: int) -> Row:
     """Return the columns `ABOUT`."""
     provenance = series.largest.provenance
     return {
