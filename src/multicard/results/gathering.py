@@ -1,7 +1,7 @@
 """The gathered tables of a scenario: for each name, the rows of all its runs in one table."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -27,11 +27,16 @@ def tables_of(run: Path | RunFiles) -> dict[str, pa.Table]:
     if run.record.completed:
         for name in GATHERED_ACTIVITIES:
             tables[name] = run.activity(name, SCHEMAS[name].names)
-        for name, columns in (("steps", STEP_COLUMNS), ("epochs", EPOCH_COLUMNS)):
-            # Earlier versions recorded fewer columns; the missing ones become empty.
-            rows = run.table(f"{name}.csv", ()).reindex(columns=columns)
-            tables[name] = pa.Table.from_pandas(rows, SCHEMAS[name], preserve_index=False)
+        tables["steps"] = _table_of_job(run, "steps", STEP_COLUMNS)
+        tables["epochs"] = _table_of_job(run, "epochs", EPOCH_COLUMNS)
     return {name: _with_run_column(table, name, run.record.run) for name, table in tables.items()}
+
+
+def _table_of_job(run: RunFiles, name: str, columns: Sequence[str]) -> pa.Table:
+    """Return the table of steps or epochs that the job wrote. Columns that it lacks are empty."""
+    # Earlier versions recorded fewer columns.
+    rows = run.table(f"{name}.csv", ()).reindex(columns=columns)
+    return pa.Table.from_pandas(rows, SCHEMAS[name], preserve_index=False)
 
 
 def joined(tables_of_runs: Iterable[dict[str, pa.Table]]) -> dict[str, pa.Table]:

@@ -79,15 +79,18 @@ def words_of(learning: Learning | Changes) -> str:
     >>> words_of({"global batch size": (128, 256), "learning rate": (0.1, 0.2)})
     'global batch size: 128 → 256, learning rate: 0.1 → 0.2'
     """
-    shown = dict(learning)
-    factor = _factor(learning.get(BATCH))
-    other_batches = [name for name in learning if name != BATCH and "batch" in name]
-    other_factors = [_factor(learning[name]) for name in other_batches]
-    # If the global batch grows by the same factor as another batch that is shown, it says nothing new.
-    if factor is not None and factor in other_factors:
-        del shown[BATCH]
-    texts = [f"{name}: {_value_words(value)}" for name, value in shown.items()]
+    texts = [f"{name}: {_value_words(value)}" for name, value in learning.items() if not _is_implied(name, learning)]
     return ", ".join(texts)
+
+
+def _is_implied(name: str, learning: Learning | Changes) -> bool:
+    """True if `name` is the global batch, and another batch that is shown grows by the same factor."""
+    if name != BATCH:
+        return False
+    factor = _factor(learning[BATCH])
+    other_batches = [other for other in learning if other != BATCH and "batch" in other]
+    other_factors = [_factor(learning[other]) for other in other_batches]
+    return factor is not None and factor in other_factors
 
 
 def _value_words(value: Any) -> str:

@@ -42,20 +42,21 @@ def environment_differences(
     reported only if no difference of names is, and if both sets have digests.
     """
     variables = sorted({name for record in [*a, *b] for name in record.variables or {}})
-    facts_a, facts_b = _facts(a, variables), _facts(b, variables)
-    facts = [
-        EnvironmentDifference(fact, facts_a.get(fact, NOT_RECORDED), facts_b.get(fact, NOT_RECORDED))
-        for fact in dict.fromkeys((*facts_a, *facts_b))
-    ]
-    differences = [fact for fact in facts if fact.a != fact.b]
-    if not by_name:
-        differences = [difference for difference in differences if difference.fact != MACHINE]
+    facts_a = _facts(a, variables)
+    facts_b = _facts(b, variables)
+    differences = []
+    for fact in dict.fromkeys((*facts_a, *facts_b)):
+        value_a = facts_a.get(fact, NOT_RECORDED)
+        value_b = facts_b.get(fact, NOT_RECORDED)
+        is_compared = by_name or fact != MACHINE
+        if is_compared and value_a != value_b:
+            differences.append(EnvironmentDifference(fact, value_a, value_b))
     is_named = any(difference.fact == MACHINE for difference in differences)
 
     def is_shown(difference: EnvironmentDifference) -> bool:
         return difference.fact != DIGEST or (difference.is_recorded and not is_named)
 
-    return list(filter(is_shown, differences))
+    return [difference for difference in differences if is_shown(difference)]
 
 
 def _facts(records: Sequence[RunRecord], variables: Sequence[str]) -> dict[str, str]:

@@ -15,6 +15,7 @@ All repeats of one session share an offset, which their scatter does not show. S
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
 
 from multicard.analysis.comparison.pairs import COMPARED_MEASURES, Pair
 from multicard.stats.corrections import corrected
@@ -59,27 +60,39 @@ def _estimates_of_measure(name: str, pairs: Mapping[int, Pair], tolerance: float
     counts_sessions = tolerance is not None and measure.differs_between_sessions
     # Such a measure is counted or computed, not timed. So repeats that are equal show that it does not scatter.
     is_exact = not measure.differs_between_sessions
-    repeats = _pool({index: (pair.a, pair.b) for index, pair in pairs.items()}, is_exact)
-    session_means = _pool({index: _session_means(pair) for index, pair in pairs.items()})
+    values = {index: (pair.a, pair.b) for index, pair in pairs.items()}
+    session_means = {index: _session_means(pair) for index, pair in pairs.items()}
+    pool_of_values = _pool(values, is_exact)
+    pool_of_sessions = _pool(session_means)
     estimates = {}
     for index, pair in pairs.items():
-        a, b = (index, "a"), (index, "b")
-        by_repeats = repeats.ratio(b, a, limit)
+        older = _Side(index, "a")
+        newer = _Side(index, "b")
+        by_repeats = pool_of_values.ratio(newer, older, limit)
         # The scatter of other configurations would give an interval even for a single repeat. But that repeat may have
         # been disturbed, so it gets none.
         if by_repeats is not None and min(pair.repeats) == 1:
             by_repeats = replace(by_repeats, low=None, high=None, coverage=None, p_value=None)
-        by_sessions = session_means.ratio(b, a, limit, single=True) if counts_sessions else None
+        by_sessions = None
+        if counts_sessions:
+            by_sessions = pool_of_sessions.ratio(newer, older, limit, single=True)
         estimates[index] = _estimate(pair, by_repeats, by_sessions, counts_sessions)
     return estimates
 
 
+class _Side(NamedTuple):
+    """The key of a sample in a pool: the values of one side of a pair."""
+
+    pair: int  # its index
+    side: Literal["a", "b"]
+
+
 def _pool(sides: Mapping[int, tuple[Sample, Sample]], is_exact: bool = False) -> Pool:
-    """Return a pool in which both samples of each index have a key, the index with `a` or `b`."""
-    samples: dict[tuple[int, str], Sample] = {}
-    for index, (a, b) in sides.items():
-        samples[index, "a"] = a
-        samples[index, "b"] = b
+    """Return a pool of the samples of both sides of each pair, by their `_Side`. `sides`: the samples by index."""
+    samples: dict[_Side, Sample] = {}
+    for index, (older, newer) in sides.items():
+        samples[_Side(index, "a")] = older
+        samples[_Side(index, "b")] = newer
     return Pool(samples, exact=is_exact)
 
 
