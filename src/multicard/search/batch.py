@@ -13,7 +13,7 @@ The batch that pays is nearly as fast as the fastest batch: it is the smallest t
 4. The smallest size is halved as long as the half may pay.
 
 Between these runs, batches are repeated if it is undecided whether they are within the tolerance, or if they may be
-faster than the fastest. A repeat may show that a batch does not fit after all, so the next size is chosen anew after
+faster than the fastest. A repeat may show that a batch does not fit after all, so the next size is chosen again after
 each run.
 """
 

@@ -65,7 +65,7 @@ class Search(Generic[Key]):
     """A search for the largest value, or the smallest, with an ask-and-tell interface.
 
     `ask` returns the next runs. `tell` has to be called with the result of each of them before the next `ask`. The same
-    results lead to the same runs, so an interrupted search is continued by starting it anew and telling it the results
+    results lead to the same runs, so an interrupted search is continued by starting it again and telling it the results
     of the earlier runs again.
     """
 
