@@ -69,7 +69,7 @@ def step_breakdown(results: Results) -> tuple[Figure, pd.DataFrame]:
     mean time per step in seconds (`data_s`, `forward_s`, …), empty where it was not recorded.
     """
     columns = [f"{phase}_s" for phase in PHASE_FILLS]
-    # Only workloads that evaluate inside a pass have the column of the phase `evaluation`.
+    # The other phases are common measures; `evaluation_s` is one of scripts alone (`workloads/script/measures.py`).
     measures = results.frame()
     data = means(results, columns)
     data.insert(0, "configuration", configuration_names(measures, data))

@@ -142,11 +142,17 @@ def _of_steps(run: RunFiles, workload: Workload, steps: pd.DataFrame, machines: 
     record = run.record
     inconsistency = _inconsistency(run, steps)
     trace_notice = "; ".join(run.trace_notices()) or None
-    counted = workload.counted(record, steps)
+    counted = _with_times_of_phases(workload.counted(record, steps))
     window = Window(counted[counted["window"] == "measured"])
     common = _common(run, workload, counted, window, machines)
     own = workload.measure(record, common, counted, _read_epochs(run, workload))
     return RunMeasures(common, _in_unit(record, workload, window) | own, inconsistency, trace_notice)
+
+
+def _with_times_of_phases(steps: pd.DataFrame) -> pd.DataFrame:
+    """Return steps in which a phase that other steps of the run have takes 0 s, where its time is empty."""
+    recorded = [column for column in _PHASE_COLUMNS if steps[column].notna().any()]
+    return steps.assign(**{column: steps[column].fillna(0.0) for column in recorded})
 
 
 def _common(

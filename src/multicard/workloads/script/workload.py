@@ -7,7 +7,6 @@ from types import MappingProxyType
 from typing import Any, ClassVar
 
 from multicard.core.job_file import ObservedJob, read_job
-from multicard.core.layout import PHASES
 from multicard.core.rendezvous import Rendezvous
 from multicard.core.text import without_names
 from multicard.core.values import Row
@@ -81,13 +80,10 @@ class Script(Workload):
         return Resources(RANK_MB[p.device])
 
     def counted(self, record: RunRecord, steps: Any) -> Any:
-        """Return the rows of steps.csv, completed.
+        """Return the rows of steps.csv with the number of samples that the user states for a step, if any.
 
-        If some steps have a time for a phase, steps without one get 0. If the user states the samples of a step, each
-        rank gets an equal part of them, which may be a fraction.
+        Each rank gets an equal part of it, which may be a fraction.
         """
-        phases = [f"{name}_s" for name in PHASES if steps[f"{name}_s"].notna().any()]
-        steps = steps.assign(**{phase: steps[phase].fillna(0.0) for phase in phases})
         assert isinstance(record.parameters, ScriptParameters)
         stated = record.parameters.stated_samples
         if stated is None:
