@@ -1,4 +1,4 @@
-"""Read an SQLite export of Nsight Systems.
+"""Read an SQLite export of Nsight Systems as a `Trace`, whose events `captured_events` collects.
 
 An export has a table only if something was recorded for it, and the columns of a table differ between versions. So this
 module looks up which tables and columns exist before it reads them. Sources: NVIDIA's documentation of the export

@@ -30,8 +30,8 @@ def complete_breakdowns(rows: Iterable[Mapping[str, Cell]], traces: pd.DataFrame
     """Return the rows of measures with the share of each part and with `bound`, the name of the largest part.
 
     `rows`: the rows of a scenario's runs, as `measure_run` returns them. `traces`: the table that
-    `trace_shares` returns, indexed by run. The share of a part that is not known is None. `bound` is None if no part is
-    known.
+    `per_run.trace_shares` returns, indexed by run. The share of a part that is not known is None. `bound` is None if no
+    part is known.
     """
     shares_by_run = traces.to_dict("index")
     completed = []
