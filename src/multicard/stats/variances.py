@@ -31,7 +31,8 @@ DOUBT = 0.5
 FLOOR = 1e-5
 # With fewer variances than this, nothing is known about how much variances differ, so d₀ = 0.
 FEWEST = 3
-# A variance is an outlier if the probability that the largest of equal variances is as large is at most this.
+# A variance is an outlier if the largest of as many variances, which differ as the fitted distribution of variances
+# lets them, is as large with at most this probability.
 OUTLIER = 0.05
 # Share of the variances that the first fit of the search for outliers leaves out, the largest ones; rounded up.
 TRIMMED = 0.1

@@ -103,7 +103,10 @@ class ActivityTables(NamedTuple):
     shared: Mapping[tuple[Cell, Cell, Cell], int] = MappingProxyType({})
 
     def table(self, name: str) -> pa.Table:
-        """Return a table with all of its columns; without rows if the capture has no events for it."""
+        """Return a table with all of its columns.
+
+        It has no rows if the capture has no events for it, or if it is in `absent`, or if it was not wanted.
+        """
         schema = ACTIVITIES[name].schema
         rows = self.rows.get(name, [])
         columns = {column: [row[column] for row in rows] for column in schema.names}

@@ -50,7 +50,8 @@ class Observer:
 
     def __init__(self) -> None:
         self.process = ObservedProcess()
-        # The thread that waits for a batch, or for the iterator of a loader; None if none waits.
+        # The thread that waits for a batch, or for the iterator of a plain loader (see `iterator_asked`); None if none
+        # waits.
         self._loading_thread: int | None = None
         # The optimizer that was updated inside a graph of torch.compile, where its hooks are not called. None if there
         # is none, and once the update is noted.
@@ -184,10 +185,12 @@ class Observer:
     def iterator_asked(self, loader: Loader | None, is_plain: bool = True) -> bool:
         """Called when a loader is asked for an iterator. Return True if `iterator_given` must be called afterwards.
 
-        Return False, and note nothing, if no steps are recorded, on any other thread than the training one, and while
-        another loader is waited for. `loader`: None if it cannot be described. `is_plain`: True if batches that this
-        loader draws from other loaders in the meantime are for its own batches, as where its sampler reads data. Then
-        they are not counted.
+        Return False, and note nothing, if no steps are recorded, on any other thread than the training one, and while a
+        batch or the iterator of a plain loader is waited for.
+
+        `loader`: None if it cannot be described. `is_plain`: True if batches that this loader draws from other loaders
+        until it gives its iterator are for its own batches, as where its sampler reads data. They are not counted. The
+        iterator of a loader that is not plain is not waited for in this sense, so such batches are counted.
         """
         if self.updated_in_graph is not None:
             self._note_update_in_graph()

@@ -114,7 +114,7 @@ class LlmParameters(JobParameters):
     def total_steps(self) -> int:
         """Number of steps that the job trains: warm-up, measured, settling and profiled.
 
-        The settling steps (`LEAST_SETTLING`) are those in which a profiler is still starting; they do not count. By
-        default: 5 + 50 + 2 + 5 = 62.
+        In the settling steps (`LEAST_SETTLING`) a profiler is still starting. They are trained like the others, but no
+        measure uses them. By default: 5 + 50 + 2 + 5 = 62.
         """
         return self.warmup_steps + self.steps + LEAST_SETTLING + self.profiled_steps
