@@ -14,7 +14,7 @@ from multicard.archive.whole import check_files
 from multicard.core.files import read_json, write_json
 from multicard.core.layout import ARCHIVED_TABLES
 from multicard.experiment.load import check
-from multicard.report.results import Plan, read_contents
+from multicard.report.results import ScenarioPlan, read_contents
 from multicard.results.gathering import tables_of
 from multicard.results.run_files import RunFiles
 from multicard.results.tables import ScenarioTables
@@ -113,12 +113,12 @@ def test_an_altered_table_of_a_scenario_is_refused_by_every_reader(run: Path, na
             lambda: read_results(results).scenario("ours").runs,
             lambda: repr(read_results(results).scenario("ours")),
             lambda: tables.reasons_not_run,
-            lambda: read_contents(results, {"ours": Plan()}),
+            lambda: read_contents(results, {"ours": ScenarioPlan()}),
         ],
         "measures.csv": [
             lambda: read_results(results).measures,
             lambda: tables.measures,
-            lambda: read_contents(results, {"ours": Plan()}),
+            lambda: read_contents(results, {"ours": ScenarioPlan()}),
         ],
         "steps.parquet": [lambda: read_results(results).steps, lambda: tables.table("steps")],
         "timeline.parquet": [lambda: read_results(results).scenario()["timeline"], lambda: tables.table("timeline")],

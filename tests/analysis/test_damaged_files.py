@@ -9,7 +9,7 @@ from multicard.analysis.outputs import write_scenario
 from multicard.analysis.runs.measures import measure_run
 from multicard.archive.pack import pack
 from multicard.core.errors import UserError
-from multicard.report.results import Plan, read_contents
+from multicard.report.results import ScenarioPlan, read_contents
 from multicard.results.gathering import tables_of
 from multicard.results.tables import ScenarioTables
 from recorded_runs import add_run, experiment
@@ -43,10 +43,10 @@ def test_a_cut_table_of_a_scenario_is_no_report_and_is_made_again(folder: Path, 
     path = results / "scenarios" / "recorded" / name
     write_scenario([folder], {}, path.parent)
     before = path.read_bytes()
-    assert read_contents(results, {"recorded": Plan()})
+    assert read_contents(results, {"recorded": ScenarioPlan()})
     path.write_bytes(before[:left])
     with pytest.raises(UserError, match=f"{name}: cut or altered since it was made; delete it"):
-        read_contents(results, {"recorded": Plan()})
+        read_contents(results, {"recorded": ScenarioPlan()})
     if name == "measures.csv":
         with pytest.raises(UserError, match=f"{name}: cut or altered"):
             _ = ScenarioTables(path.parent).measures

@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from factories import make_run, write_run
-from multicard.report.results import Plan
+from multicard.report.results import ScenarioPlan
 from multicard.runs.parameters import as_columns
 from multicard.runs.record import RunRecord
 
@@ -16,9 +16,9 @@ QUESTION = f"Does a second process help? {HOSTILE}"
 REASON = f"needs 8 GPUs, this machine has 0 {HOSTILE}"
 
 PLANS = {
-    "processes": Plan(QUESTION, ("iteration_time", "step_times", "step_breakdown")),
-    "techniques": Plan("What does each technique cost?", ("techniques",)),
-    "gpus": Plan("Do eight GPUs help?", ("speedup",)),
+    "processes": ScenarioPlan(QUESTION, ("iteration_time", "step_times", "step_breakdown")),
+    "techniques": ScenarioPlan("What does each technique cost?", ("techniques",)),
+    "gpus": ScenarioPlan("Do eight GPUs help?", ("speedup",)),
 }
 
 # A white pixel.

@@ -18,7 +18,7 @@ from multicard.figures.draw import draw, save
 from multicard.figures.search import draw_search
 from multicard.report.environment import environment
 from multicard.report.page import for_the_dark, write_report
-from multicard.report.results import Plan, read_contents
+from multicard.report.results import ScenarioPlan, read_contents
 from multicard.report.tables import numbers_table, run_table
 from multicard.results.results import Results
 from multicard.stats.interval import Interval
@@ -44,7 +44,7 @@ def page(folder: Path) -> str:
 FEW = {"gpus": PLANS["gpus"]}  # which has no figure
 
 
-def written(folder: Path, plans: dict[str, Plan] = PLANS) -> str:
+def written(folder: Path, plans: dict[str, ScenarioPlan] = PLANS) -> str:
     write_report(folder, folder / "report.html", plans)
     return (folder / "report.html").read_text(encoding="utf-8")
 
@@ -69,7 +69,7 @@ def test_the_same_input_gives_the_same_bytes(page: str, copy: Path) -> None:
 def measured(folder: Path, *scenarios: list[Row]) -> str:
     """The page of synthetic runs."""
     results = write_results(folder, *scenarios)
-    return written(results, {path.name: Plan() for path in sorted((results / "scenarios").iterdir())})
+    return written(results, {path.name: ScenarioPlan() for path in sorted((results / "scenarios").iterdir())})
 
 
 def test_the_first_screen_says_how_much_faster_where_the_step_goes_and_how_sure_that_is(tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ def test_runs_that_were_not_run_are_listed_once_per_reason(page: str) -> None:
 def test_a_run_that_scenarios_share_has_one_row(copy: Path) -> None:
     shared = copy / "scenarios" / "again"
     shutil.copytree(copy / "scenarios" / "techniques", shared)
-    table = run_table(read_contents(copy, {**PLANS, "again": Plan()}))
+    table = run_table(read_contents(copy, {**PLANS, "again": ScenarioPlan()}))
     assert len(table.rows) == len(RUNS)
     lora = table.rows[table.full_names.index("llm_tiny_lora_chats_cpu1_bf16_r1")]
     assert lora[table.headings.index("Scenario")] == "techniques, again"
@@ -171,7 +171,7 @@ def test_a_run_with_a_default_is_named_by_it_beside_those_that_differ(tmp_path: 
         path = tmp_path / "scenarios/s0" / name
         table = pd.read_csv(path)
         table.assign(run=runs).to_csv(path, index=False)
-    named = [row[0] for row in run_table(read_contents(tmp_path, {"s0": Plan()})).rows]
+    named = [row[0] for row in run_table(read_contents(tmp_path, {"s0": ScenarioPlan()})).rows]
     assert named == ["nchw r1", "nchw r2", "nchw r3", "nhwc r1", "nhwc r2", "nhwc r3"]
 
 
@@ -182,7 +182,7 @@ def test_figures_of_the_papers_own_jobs_name_the_paper_and_link_to_it(tmp_path: 
     write_results(tmp_path, rows, gpu=None)
     drawn = draw("iteration_time", Results.read_scenario(tmp_path / "scenarios/s0"))
     save(*drawn, tmp_path / "figures/s0/iteration_time")
-    text = section(written(tmp_path, {"s0": Plan(question="?", figures=["iteration_time"])}), "figures")
+    text = section(written(tmp_path, {"s0": ScenarioPlan(question="?", figures=["iteration_time"])}), "figures")
     link = '<a href="https://arxiv.org/abs/2503.15252">Lawenda et al., arXiv 2503.15252</a>'
     assert (f"Compare figures 1 and 4 of {link}." in text) is (workload == "vision")
     assert "paper A" not in text

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from multicard.core.errors import reported
 from multicard.report.page import write_report
-from multicard.report.results import Plan
+from multicard.report.results import ScenarioPlan
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--results", type=Path, required=True, help="results folder of the experiment")
@@ -19,6 +19,6 @@ parser.add_argument(
 parser.add_argument("--out", type=Path, required=True, help="HTML file to write")
 arguments = parser.parse_args()
 stated = json.loads(arguments.scenarios.read_text(encoding="utf-8"))
-plans = {name: Plan(each["question"], tuple(each["figures"])) for name, each in stated.items()}
+plans = {name: ScenarioPlan(each["question"], tuple(each["figures"])) for name, each in stated.items()}
 with reported():
     write_report(arguments.results, arguments.out, plans)

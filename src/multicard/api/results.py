@@ -34,7 +34,7 @@ from multicard.papers.tables import claims_table
 from multicard.report.assemble import Drawn, check_free, draw, measure
 from multicard.report.proposal.document import write_proposal
 from multicard.report.proposal.propose import propose
-from multicard.report.results import Plan, read_records
+from multicard.report.results import ScenarioPlan, read_records
 from multicard.results.results import SCENARIOS, Results
 from multicard.results.tables import MEASURES
 
@@ -111,7 +111,7 @@ class ExperimentResults:
         self._scenarios: dict[str, ScenarioResults] = {}
 
     @cached_property
-    def _measured(self) -> tuple[Path, dict[str, Plan]]:
+    def _measured(self) -> tuple[Path, dict[str, ScenarioPlan]]:
         """The folder with the tables of the scenarios, and the plan of each scenario; no plans without a configuration.
 
         With a configuration, the tables are computed when this is first used.

@@ -18,7 +18,7 @@ from multicard.figures.draw import draw_scenario
 from multicard.papers.claims import SHIPPED
 from multicard.papers.tables import write_claims
 from multicard.report.page import write_report
-from multicard.report.results import REPORT, Plan
+from multicard.report.results import REPORT, ScenarioPlan
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Drawn:
     report: Path
 
 
-def measure(experiment: Experiment, runs: Path, source: Path, folder: Path) -> dict[str, Plan]:
+def measure(experiment: Experiment, runs: Path, source: Path, folder: Path) -> dict[str, ScenarioPlan]:
     """Write the tables of all scenarios and the records of their runs into `folder`, as the workflow lays them out.
 
     Return the question and the figures of each scenario, by name. A scenario without complete runs has no figures.
@@ -41,7 +41,7 @@ def measure(experiment: Experiment, runs: Path, source: Path, folder: Path) -> d
 
     Raises `UserError` if no run of the experiment is complete, or a file of a run is damaged.
     """
-    plans: dict[str, Plan] = {}
+    plans: dict[str, ScenarioPlan] = {}
     machines = machine_records(runs.parent)
     for name, planned_runs in expand(experiment).items():
         complete: list[Path] = []
@@ -54,7 +54,7 @@ def measure(experiment: Experiment, runs: Path, source: Path, folder: Path) -> d
                 reasons_not_shown[run.id] = reason
         write_scenario(complete, reasons_not_shown, folder / "scenarios" / name, machines)
         scenario = experiment.scenarios[name]
-        plans[name] = Plan(scenario.question, tuple(scenario.figures) if complete else ())
+        plans[name] = ScenarioPlan(scenario.question, tuple(scenario.figures) if complete else ())
         for run_folder in complete:
             record = folder / "runs" / run_folder.name / RUN
             record.parent.mkdir(parents=True, exist_ok=True)
@@ -66,7 +66,7 @@ def measure(experiment: Experiment, runs: Path, source: Path, folder: Path) -> d
     return plans
 
 
-def draw(measured: Path, plans: Mapping[str, Plan], out: Path) -> Drawn:
+def draw(measured: Path, plans: Mapping[str, ScenarioPlan], out: Path) -> Drawn:
     """Write a results folder `out`: a copy of `measured`, figures, conclusions and the report.
 
     `measured`, `plans`: the folder that `measure` filled, and what it returned. `out` must be empty or missing; if an

@@ -19,7 +19,14 @@ from multicard.experiment.workload import workload_of
 from multicard.figures.catalog import PAPER, Drawing, load_drawing
 from multicard.papers.judge import NOT_MEASURED
 from multicard.report.environment import environment, machine_limits
-from multicard.report.results import FigureFiles, Plan, ReportContents, ScenarioContents, figure_files, read_contents
+from multicard.report.results import (
+    FigureFiles,
+    ReportContents,
+    ScenarioContents,
+    ScenarioPlan,
+    figure_files,
+    read_contents,
+)
 from multicard.report.tables import in_words, nothing_to_show, numbers_table, run_table
 from multicard.runs.record import RunRecord
 
@@ -88,7 +95,7 @@ class IncompleteRuns(NamedTuple):
     names: list[str]
 
 
-def write_report(folder: Path, out: Path, plans: Mapping[str, Plan]) -> None:
+def write_report(folder: Path, out: Path, plans: Mapping[str, ScenarioPlan]) -> None:
     """Write the report of a results folder to `out`. Arguments and errors are those of `read_contents`.
 
     All text of the results is escaped, so that none of it runs as a script.

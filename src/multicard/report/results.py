@@ -22,7 +22,7 @@ REPORT = "report.html"
 
 
 @dataclass(frozen=True)
-class Plan:
+class ScenarioPlan:
     """Question and figures of a scenario, as the configuration states them."""
 
     question: str = ""
@@ -78,7 +78,7 @@ class ReportContents:
         return table.assign(scenarios=table["run"].map(scenario_names))
 
 
-def read_contents(folder: Path, plans: Mapping[str, Plan]) -> ReportContents:
+def read_contents(folder: Path, plans: Mapping[str, ScenarioPlan]) -> ReportContents:
     """Read what the report shows of a results folder.
 
     `plans`: question and figures of each scenario by its name, in the order of the report. Raises `UserError` if a

@@ -9,7 +9,7 @@ from multicard.analysis.answer import NO_THROUGHPUT, WHERE, Answer
 MOST_JOBS = 2
 
 
-class Part(NamedTuple):
+class BottleneckAdvice(NamedTuple):
     """A bottleneck of a job in words, with the options against it that no run has tried."""
 
     kind: str
@@ -49,7 +49,7 @@ class JobAdvice:
     table: WordTable = field(default_factory=lambda: WordTable([], []))  # a row for each choice
     # Each configuration without a completed run, with the outcomes of its runs.
     lost: list[str] = field(default_factory=list)
-    parts: list[Part] = field(default_factory=list)  # bottlenecks of the configuration `about`
+    parts: list[BottleneckAdvice] = field(default_factory=list)  # bottlenecks of the configuration `about`
 
     @property
     def answers(self) -> list[Answer]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from multicard.analysis.ablation import WORTHWHILE, PartCost
 from multicard.analysis.bottlenecks.bottlenecks import Bottleneck
 from multicard.analysis.bottlenecks.options import untried
-from multicard.analysis.choice.advice import Part
+from multicard.analysis.choice.advice import BottleneckAdvice
 from multicard.analysis.choice.choices import Choices
 from multicard.analysis.runs.notices import NOTICES, notices_by_subject
 from multicard.core.text import counted, listed
@@ -21,7 +21,7 @@ MOST_NOTICES = 3
 
 def part_of(
     bottleneck: Bottleneck, about: Configuration, measured: Sequence[Configuration], cost: PartCost | None
-) -> Part:
+) -> BottleneckAdvice:
     """Return a bottleneck in words, with the options against it that no run has tried.
 
     It has no options if removing the bottleneck is known to gain less than `WORTHWHILE`. The gain is estimated from its
@@ -43,10 +43,10 @@ def part_of(
         bound = f"about {gain:.2f} times as fast if it took no time"
     else:
         bound = ""
-    return Part(bottleneck.name.capitalize(), bottleneck.evidence, options, bound, measured_words)
+    return BottleneckAdvice(bottleneck.name.capitalize(), bottleneck.evidence, options, bound, measured_words)
 
 
-def trial(bottleneck: Bottleneck, part: Part, whole: str) -> str:
+def trial(bottleneck: Bottleneck, part: BottleneckAdvice, whole: str) -> str:
     """Return a sentence on what to try against a bottleneck, with the reason; empty without options.
 
     `whole`: the word for the time that shares are parts of, `step` or `capture`.

@@ -62,7 +62,7 @@ class Row(BaseModel):
         return geometric_mean_interval(self.times_s).map(lambda seconds: work / seconds)
 
 
-class Part(BaseModel):
+class MeasuredPart(BaseModel):
     """Measurements that were made in the same processes."""
 
     part: Annotated[str, Words("device", "all_reduce")]
@@ -104,7 +104,7 @@ class MachineLimits(BaseModel):
     hardware: Hardware | None = None
     versions: Annotated[dict[str, str | None] | None, Keys(), VERSION] = None
     variables: Annotated[dict[str, str] | None, VARIABLE_NAMES, SETTING] = None
-    parts: list[Part]
+    parts: list[MeasuredPart]
 
     @property
     def synthetic(self) -> bool:
