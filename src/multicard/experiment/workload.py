@@ -16,7 +16,7 @@ from multicard.core.rendezvous import Rendezvous
 from multicard.core.units import ARGS_PREFIX
 from multicard.core.values import Row
 from multicard.experiment.machine import Machine
-from multicard.runs.measures import Measures
+from multicard.runs.measures import Definition, Measures
 from multicard.runs.parameters import DEFAULT_WORKLOAD, JobParameters
 from multicard.runs.rank_report import RankReport
 from multicard.runs.record import DataRecord, ModelRecord, RunRecord
@@ -241,7 +241,7 @@ class Workload(ABC):
         return False
 
     @property
-    def measures(self) -> Mapping[str, str]:
+    def measures(self) -> Mapping[str, Definition]:
         """The measures of this workload, with the definition of each: `MEASURES` of its module `measures`."""
         return self._measures_module().MEASURES
 

@@ -3,13 +3,15 @@
 from typing import Any
 
 from multicard.core.values import Row
-from multicard.runs.measures import Measures
+from multicard.runs.measures import PER_S, Definition, Measures
 from multicard.runs.record import RunRecord
 
-MEASURES: dict[str, str] = {
-    "steps_per_s": "1 / iteration_time_s: the throughput in steps, where samples are not known",
-    "steps_from": "what of the traces tells steps; empty where nothing does",
-    "traced_devices": "GPUs that the traces show at work, of all `devices`",
+MEASURES: dict[str, Definition] = {
+    "steps_per_s": Definition(
+        "1 / `iteration_time_s`: the throughput in steps, the only one if the number of samples is unknown.", PER_S
+    ),
+    "steps_from": Definition("How steps were detected in the traces; empty if none were."),
+    "traced_devices": Definition("GPUs that the traces show at work, of all `devices`."),
 }
 
 

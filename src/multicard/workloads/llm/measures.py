@@ -6,7 +6,7 @@ import pandas as pd
 
 from multicard.core.values import Row
 from multicard.experiment.models import ARCHITECTURES
-from multicard.runs.measures import Measures
+from multicard.runs.measures import BYTES, JOULES, PER_S, SHARE, Definition, Measures
 from multicard.runs.record import RunRecord
 from multicard.workloads.llm.memory_estimate import estimate_memory
 from multicard.workloads.llm.parameters import LlmParameters
@@ -15,22 +15,30 @@ from multicard.workloads.llm.parameters import LlmParameters
 # scatter.
 ENDS = 5
 
-MEASURES: dict[str, str] = {
-    "tokens_per_s": "tokens, without padding, that all ranks together compute in the measured window, / elapsed_s",
-    "tokens_per_s_per_device": "the same per device",
-    "tokens_per_step": "tokens, without padding, of a measured step, all ranks together, mean",
-    "padding_share": "part of the computed positions that is padding",
-    "tokens_per_sample": "tokens, without padding, of a sample, mean of the measured steps: what is left of those that "
-    "are longer than the sequence length",
-    "energy_per_token_j": "as energy_per_sample_j, per token",
-    "loss_at_start": f"mean over ranks and the first {ENDS} steps",
-    "loss_at_end": f"mean over ranks and the last {ENDS} steps",
-    "parameters": "weights of the model, without adapters",
-    "weights_bytes": "the model's own weights, on the rank that has most, by their shapes",
-    "adapters_bytes": "adapters, likewise",
-    "gradients_bytes": "gradients, likewise",
-    "optimizer_bytes": "optimizer state, likewise",
-    "estimated_memory_bytes": "estimate of a device's peak memory, from the parameters alone",
+MEASURES: dict[str, Definition] = {
+    "tokens_per_s": Definition(
+        "Tokens, without padding, that all ranks together process in the measured window, / `elapsed_s`.", PER_S
+    ),
+    "tokens_per_s_per_device": Definition("`tokens_per_s` / `devices`.", PER_S),
+    "tokens_per_step": Definition("Mean tokens of a measured step, without padding, all ranks together."),
+    "padding_share": Definition("Share of the computed tokens that is padding.", SHARE),
+    "tokens_per_sample": Definition(
+        "Mean tokens of a sample in the measured steps, without padding, after cutting to the sequence length. A DPO "
+        "sample counts both answers, each with the prompt."
+    ),
+    "energy_per_token_j": Definition("As `energy_per_sample_j`, per processed token.", JOULES),
+    "loss_at_start": Definition(f"Training loss, mean over ranks and the first {ENDS} steps of the run."),
+    "loss_at_end": Definition(f"Training loss, mean over ranks and the last {ENDS} steps of the run."),
+    "parameters": Definition("Number of the model's weights, without adapters."),
+    "weights_bytes": Definition(
+        "Memory of the model's own weights, by the shapes of the tensors, on the rank with the most.", BYTES
+    ),
+    "adapters_bytes": Definition("As `weights_bytes`, of the adapters.", BYTES),
+    "gradients_bytes": Definition("As `weights_bytes`, of the gradients.", BYTES),
+    "optimizer_bytes": Definition("As `weights_bytes`, of the optimizer's state.", BYTES),
+    "estimated_memory_bytes": Definition(
+        "[Estimated](measuring.md#memory-estimates) peak memory of a device, from the parameters alone.", BYTES
+    ),
 }
 
 

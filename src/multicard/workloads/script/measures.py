@@ -6,21 +6,37 @@ from typing import Any
 import pandas as pd
 
 from multicard.core.values import Row
-from multicard.runs.measures import Measures
+from multicard.runs.measures import PER_S, SECONDS, SHARE, Definition, Measures
 from multicard.runs.record import RankRecord, RunRecord
 from multicard.workloads.script.parameters import ScriptParameters
 
-MEASURES: dict[str, str] = {
-    "steps_per_s": "1 / iteration_time_s: the throughput in steps, where samples are not known",
-    "distinct_share": "part of the samples of a step that are distinct: less than 1 where the loaders of several ranks "
-    "draw the same ones, empty where that is not known",
-    "tokens_per_s": "distinct tokens of the measured window, without those that a mask leaves out, / elapsed_s; empty "
-    "where batches do not show them",
-    "measured_passes": "passes over the data that the measured window spans",
-    "steps_per_pass": "steps of one pass over the data",
-    "between_passes_s": "mean time between two passes in the measured window, which is in no step; empty in one pass",
-    "steps_by": "what ends the steps: `optimizer`, `marks`, or `backward passes` where no optimizer updates",
-    "evaluation_s": "mean time per measured step and rank in evaluations inside a pass; empty where none was seen",
+MEASURES: dict[str, Definition] = {
+    "steps_per_s": Definition(
+        "1 / `iteration_time_s`: the throughput in steps, the only one if the number of samples is unknown.", PER_S
+    ),
+    "distinct_share": Definition(
+        "Share of a step's samples that are distinct: less than 1 if the loaders of several ranks draw the same ones; "
+        "empty if unknown.",
+        SHARE,
+    ),
+    "tokens_per_s": Definition(
+        "Distinct tokens of the measured window, without those that a mask leaves out, / `elapsed_s`; empty if "
+        "[batches do not show them](own-training.md#what-is-seen), or if `samples_per_step` is given and ranks may "
+        "repeat one another.",
+        PER_S,
+    ),
+    "measured_passes": Definition("Passes over the data that the measured window spans."),
+    "steps_per_pass": Definition("Steps of one pass over the data; empty if the loader's length is unknown."),
+    "between_passes_s": Definition(
+        "Mean time between two passes in the measured window, which is in no step; empty if it lies in one pass.",
+        SECONDS,
+    ),
+    "steps_by": Definition("What ends the steps: `optimizer`, `marks`, or `backward passes` if no optimizer updates."),
+    "evaluation_s": Definition(
+        "Mean time per measured step and rank in [evaluations inside a pass](measuring.md#steps-of-a-script); empty if "
+        "none was seen.",
+        SECONDS,
+    ),
 }
 
 

@@ -5,18 +5,21 @@ from typing import Any
 import pandas as pd
 
 from multicard.core.values import Row
-from multicard.runs.measures import Measures
+from multicard.runs.measures import SECONDS, SHARE, Definition, Measures
 from multicard.runs.record import RunRecord
 
 # Share of test images that are classified correctly, at or above which `time_to_accuracy_s` counts the goal as reached.
 # The papers set this goal.
 ACCURACY = 0.98
 
-MEASURES: dict[str, str] = {
-    "time_to_accuracy_s": f"training time, without tests, to the end of the first epoch with {ACCURACY:.0%} of test "
-    "accuracy",
-    "test_loss": "after the last epoch",
-    "test_accuracy": "after the last epoch",
+MEASURES: dict[str, Definition] = {
+    "time_to_accuracy_s": Definition(
+        f"Training time, without evaluation, to the end of the first epoch that reaches {ACCURACY:.0%} test accuracy; "
+        "empty if none does.",
+        SECONDS,
+    ),
+    "test_loss": Definition("Loss on the test images after the last epoch."),
+    "test_accuracy": Definition("Share of test images that are classified correctly after the last epoch.", SHARE),
 }
 
 
