@@ -8,9 +8,12 @@ from importlib import import_module
 import pytest
 
 from conftest import ROOT
-from multicard.analysis.runs.measures import MEASURES, outcome_table
+from multicard.analysis.measures_page import page as measures_page
+from multicard.analysis.runs.measures import outcome_table, runs_table
+from multicard.analysis.scaling.speedup_tables import add_scaling
 from multicard.core.layout import EPOCH_COLUMNS, OUTCOMES, STEP_COLUMNS
 from multicard.core.reasons import WORDINGS
+from multicard.experiment.config import PARAMETERS
 from multicard.experiment.figures import FIGURES
 from multicard.experiment.parameters_page import page as parameters_page
 from multicard.figures.__main__ import page
@@ -30,10 +33,15 @@ EXAMPLES = [
 
 
 def test_every_outcome_reason_and_column_is_documented() -> None:
-    words = {*OUTCOMES, *WORDINGS, *MEASURES, *STEP_COLUMNS, *EPOCH_COLUMNS}
+    words = {*OUTCOMES, *WORDINGS, *STEP_COLUMNS, *EPOCH_COLUMNS}
     words |= {*ACTIVITIES, *(name for activity in ACTIVITIES.values() for name in activity.schema.names)}
     words |= {*COLUMNS, *TEST_COLUMNS, *SCHEMAS["runs_info"].names, *outcome_table([], {})}
     assert {word for word in words if f"`{word}`" not in FILES} == set()
+
+
+def test_every_column_of_measures_but_parameters_has_a_definition() -> None:
+    defined = re.findall(r"^\| `(\w+)` \|", measures_page(), re.M)
+    assert set(defined) == set(add_scaling(runs_table([]))) - set(PARAMETERS)
 
 
 def test_the_readme_stays_short() -> None:
@@ -61,6 +69,7 @@ def test_the_page_says_of_each_figure_what_its_catalog_does() -> None:
     ("name", "made", "command"),
     [
         ("run-record", record_page, "python -m multicard.runs > docs/run-record.md"),
+        ("measures", measures_page, "python -m multicard.analysis > docs/measures.md"),
         ("figures", page, "python -m multicard.figures > docs/figures.md"),
         ("parameters", lambda: f"{parameters_page()}\n", "python -m multicard.experiment --docs > docs/parameters.md"),
     ],

@@ -1,6 +1,6 @@
 """The row of measures of a run, from its record, its tables of steps and epochs, and its activity tables.
 
-A measure is a column of measures.csv; docs/files.md explains each. A measure that was not recorded is None.
+A measure is a column of measures.csv; docs/measures.md defines each. A measure that was not recorded is None.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,24 +24,40 @@ from multicard.core.values import Cell, Row
 from multicard.experiment.config import PARAMETERS, parameters_in
 from multicard.experiment.workload import WORKLOADS, Workload
 from multicard.results.run_files import RunFiles
-from multicard.runs.measures import COMMON, Measures
+from multicard.runs.measures import COMMON, Definition, Measures
 from multicard.runs.parameters import as_columns
 from multicard.runs.record import RunRecord
 
 # Columns of steps.csv with the seconds of each phase.
 _PHASE_COLUMNS = tuple(f"{phase}_s" for phase in PHASES)
 
+# The record counts as inconsistent if its steps are longer or shorter in the trace by more than this share.
+TOLERANCE = 0.05
+
 # Columns of measures.csv that precede parameters and measures.
-ABOUT = ("run", "outcome", "reason", "profiler_used", "disturbance", "inconsistency", "trace_notice")
+ABOUT = {
+    "run": Definition("Name of the run, and of [its folder](files.md)."),
+    "outcome": Definition("How the run ended; see [outcomes](files.md#outcomes)."),
+    "reason": Definition("Why it did not complete, in words; empty if it did."),
+    "profiler_used": Definition("Name of the profiler that recorded the run, or `none`."),
+    "disturbance": Definition(
+        "What disturbed the run, in words, of several nodes or GPUs [the worst](measuring.md#disturbances); empty if "
+        "nothing did or nothing is known."
+    ),
+    "inconsistency": Definition(
+        "How the run's record disagrees with its trace, in words; empty if on every rank a profiled step lasts as long "
+        f"in the trace as in the record, within {TOLERANCE:.0%}, or if no step is in both."
+    ),
+    "trace_notice": Definition(
+        "What the trace lacks or what was corrected in it, in words; empty if nothing, or if no trace was read."
+    ),
+}
 # The names of the measures of each workload, by the workload's name. Below, those of all workloads together.
 MEASURES_OF = {name: tuple(dict.fromkeys((*COMMON, *workload.measures))) for name, workload in WORKLOADS.items()}
 MEASURES = tuple(dict.fromkeys(name for measures in MEASURES_OF.values() for name in measures))
 
 # Columns that steps.csv of a completed run must have.
 _NEEDED_OF_STEPS = ("step", "window", "start_s", "duration_s", *_PHASE_COLUMNS, "samples", "peak_memory_bytes")
-
-# The record counts as inconsistent if its steps are longer or shorter in the trace by more than this share.
-TOLERANCE = 0.05
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,23 @@ from multicard.experiment.config import parameters_in
 from multicard.experiment.workload import workload_of
 from multicard.results.configuration import Configuration
 from multicard.results.results import Results
+from multicard.runs.measures import Definition
 from multicard.stats.interval import Interval, interval_columns
+
+# Columns of measures.csv that `add_scaling` adds.
+SCALING = {
+    "baseline": Definition(
+        "Name of the run's [baseline](measuring.md#speed-up-and-efficiency): the configuration on one device with the "
+        "same other parameters, in vision runs under `single` if the scenario has it, else under the same strategy."
+    ),
+    "speedup": Definition(
+        "Throughput of distinct samples, in LLM runs `tokens_per_s`, over that of the baseline's repeat of the same "
+        "number, without one over the geometric mean of its repeats; empty without a baseline."
+    ),
+    "efficiency": Definition(
+        "`speedup` / `devices`; empty without a baseline, and if the series completed on only one number of devices."
+    ),
+}
 
 
 @dataclass(frozen=True)
