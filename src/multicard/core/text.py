@@ -22,7 +22,9 @@ def printable(text: str, longest: int | None = None) -> str:
         return shown
     words, _, cut_word = shown[:longest].rpartition(" ")
     # If the last word is long, it is cut and not left out, since little would be shown without it.
-    if len(words) > len(cut_word) and len(words) + 2 <= longest:
+    shows_most_words = len(words) > len(cut_word)
+    has_space_for_sign = len(words) + len(" …") <= longest
+    if shows_most_words and has_space_for_sign:
         return f"{words} …"
     return f"{shown[: longest - 1]}…"
 
@@ -110,21 +112,24 @@ def cut_apart(texts: Sequence[str], longest: int) -> list[str]:
     >>> cut_apart([f"ns::elementwise_kernel<4, ns::{name}Functor<float>, array>(int)" for name in ("Fill", "Add")], 30)
     ['ns::elemen…ns::FillFunctor<fl…', 'ns::elemen…ns::AddFunctor<flo…']
     """
-    cut = {text: text if len(text) <= longest else _without_middle(text, longest) for text in texts}
+    cut: dict[str, str] = {}
+    for text in texts:
+        cut[text] = text if len(text) <= longest else _without_middle(text, longest)
     # After a round, some texts of a group may still be equal, because they differ only after the place that is shown.
     for _ in texts:
         for group in _cut_alike(cut):
             difference = _first_difference(group)
-            cut |= {text: _around(text, difference, longest) for text in group}
+            for text in group:
+                cut[text] = _around(text, difference, longest)
     return [cut[text] for text in texts]
 
 
 def _cut_alike(cut: Mapping[str, str]) -> list[list[str]]:
     """Return the groups of texts that are equal when cut; `cut`: the cut form of each text."""
-    groups: dict[str, list[str]] = {}
-    for text, shown in cut.items():
-        groups.setdefault(shown, []).append(text)
-    return [group for group in groups.values() if len(group) > 1]
+    texts_by_cut_form: dict[str, list[str]] = {}
+    for text, cut_form in cut.items():
+        texts_by_cut_form.setdefault(cut_form, []).append(text)
+    return [texts for texts in texts_by_cut_form.values() if len(texts) > 1]
 
 
 def _first_difference(texts: Sequence[str]) -> int:
@@ -190,7 +195,8 @@ def listed(parts: Sequence[str], last: str = "and") -> str:
     if len(parts) < 2:
         return "".join(parts)
     *first_parts, last_part = parts
-    if any(", " in part for part in parts):
+    has_commas = any(", " in part for part in parts)
+    if has_commas:
         return f"{'; '.join(first_parts)}; {last} {last_part}"
     return f"{', '.join(first_parts)} {last} {last_part}"
 
@@ -201,8 +207,10 @@ def first_of(parts: Sequence[str], most: int) -> str:
     >>> first_of(["a", "b", "c"], 2), first_of(["a", "b"], 2)
     ('a, b and 1 more', 'a, b')
     """
-    more = f" and {len(parts) - most} more" if len(parts) > most else ""
-    return ", ".join(parts[:most]) + more
+    shown = ", ".join(parts[:most])
+    if len(parts) <= most:
+        return shown
+    return f"{shown} and {len(parts) - most} more"
 
 
 def natural(text: str) -> list[str | int]:
@@ -231,7 +239,11 @@ def code_in_markdown(text: str) -> str:
     """
     # A pattern with a group splits the text into text (even indices) and matches of the group (odd indices).
     parts = re.split(r"`([^`]+)`", printable(text))
-    return "".join(f"`{part}`" if index % 2 else part.translate(_MARKDOWN) for index, part in enumerate(parts))
+    markdown = ""
+    for index, part in enumerate(parts):
+        is_code = index % 2 == 1
+        markdown += f"`{part}`" if is_code else part.translate(_MARKDOWN)
+    return markdown
 
 
 def without_escapes(markdown: str) -> str:

@@ -65,7 +65,14 @@ def units_of(column: str) -> Units | None:
     """
     if column.startswith(ARGS_PREFIX):
         return None
-    return BYTES if column == "bytes" else next((UNITS[end] for end in UNITS if column.endswith(end)), None)
+    if column == "bytes":
+        return BYTES
+    return UNITS.get(_ending(column))
+
+
+def _ending(column: str) -> str:
+    """Return the first key of `UNITS` with which the name of a column ends; "" if there is none."""
+    return next((ending for ending in UNITS if column.endswith(ending)), "")
 
 
 def unit_for(values: Iterable[Any], units: Units) -> tuple[float, str]:
@@ -79,7 +86,9 @@ def unit_for(values: Iterable[Any], units: Units) -> tuple[float, str]:
     """
     import numpy as np
 
-    return _unit_of(np.abs(np.nan_to_num(np.asarray(values, dtype=float))).max(initial=0.0), units)
+    numbers = np.nan_to_num(np.asarray(values, dtype=float))
+    largest = np.abs(numbers).max(initial=0.0)
+    return _unit_of(largest, units)
 
 
 def _unit_of(largest: float, units: Units) -> tuple[float, str]:
@@ -101,7 +110,7 @@ def heading(column: str, unit: str = "") -> str:
     """
     if column.startswith(ARGS_PREFIX):
         return column.removeprefix(ARGS_PREFIX)
-    ending = next((end for end in UNITS if column.endswith(end)), "")
+    ending = _ending(column)
     if ending in _IS_UNIT_ALONE:
         column = column.removesuffix(ending)
     elif ending == "_per_s":
@@ -139,10 +148,14 @@ def with_unit(value: float, units: Units) -> str:
     if not math.isfinite(value):
         return UNKNOWN
     if not value:
-        return f"0 {next(symbol for size, symbol in units if size == 1)}"
+        base_symbol = next(symbol for size, symbol in units if size == 1)
+        return f"0 {base_symbol}"
     factor, symbol = _unit_of(abs(value), units)
     scaled = value * factor
-    return f"{scaled:.0f} {symbol}" if symbol == "B" else f"{_fixed(scaled, _decimals(scaled))} {symbol}"
+    if symbol == "B":
+        return f"{scaled:.0f} B"
+    digits = _fixed(scaled, _decimals(scaled))
+    return f"{digits} {symbol}"
 
 
 def percent(share: float, signed: bool = False, decimals: int | None = None) -> str:
@@ -155,7 +168,8 @@ def percent(share: float, signed: bool = False, decimals: int | None = None) -> 
     """
     if decimals is None:
         decimals = 0 if abs(share) >= 0.0995 else 1
-    return f"{100 * share:{'+' if signed else ''}.{decimals}f}%"
+    sign = "+" if signed else ""
+    return f"{100 * share:{sign}.{decimals}f}%"
 
 
 def number(value: float, digits: int = DIGITS) -> str:
@@ -164,7 +178,8 @@ def number(value: float, digits: int = DIGITS) -> str:
     >>> number(0.98765), number(12345.6), [number(value, 4) for value in (0, 0.1368049, 2557.34, 1e-7, 2.0)]
     ('0.988', '12,346', ['0', '0.1368', '2,557', '1e-07', '2'])
     """
-    return f"{value:,.0f}" if abs(value) >= 10 ** (digits - 1) else f"{value:.{digits}g}"
+    has_enough_digits = abs(value) >= 10 ** (digits - 1)
+    return f"{value:,.0f}" if has_enough_digits else f"{value:.{digits}g}"
 
 
 def in_digits(value: float, low: float | None = None, high: float | None = None) -> tuple[str, str | None, str | None]:
@@ -190,13 +205,14 @@ def number_in(value: float, low: float | None = None, high: float | None = None)
     >>> number_in(12.345, 11.9, 12.81), number_in(0.012345)
     ('12.3 [11.9, 12.8]', '0.0123')
     """
-    text, *ends = in_digits(value, low, high)
-    return text if ends[0] is None else f"{text} [{ends[0]}, {ends[1]}]"
+    text, low_text, high_text = in_digits(value, low, high)
+    return text if low_text is None else f"{text} [{low_text}, {high_text}]"
 
 
 def _fixed(value: float, decimals: int) -> str:
     text = f"{value:,.{decimals}f}"
-    return text.replace("-", "−") if float(text.replace(",", "")) else "0"
+    is_zero = float(text.replace(",", "")) == 0
+    return "0" if is_zero else text.replace("-", "−")
 
 
 def _decimals(value: float, width: float = 0.0) -> int:
@@ -207,8 +223,13 @@ def _decimals(value: float, width: float = 0.0) -> int:
     >>> _decimals(12.345), _decimals(20.004, width=0.005), _decimals(12345.6)
     (1, 3, 0)
     """
-    of_value = DIGITS - 1 - math.floor(math.log10(abs(value))) if value else 0
+    needed = 0
+    if value:
+        # The power of ten of the first digit: 1 for 12.345, 0 for 1.2, −2 for 0.012.
+        magnitude = math.floor(math.log10(abs(value)))
+        needed = DIGITS - 1 - magnitude
     has_width = width > SAME * abs(value)
-    of_width = -math.floor(math.log10(width)) if has_width else of_value
-    needed = max(of_value, min(of_width, of_value + DIGITS))
+    if has_width:
+        for_width = -math.floor(math.log10(width))
+        needed = max(needed, min(for_width, needed + DIGITS))
     return min(max(0, needed), MOST_DECIMALS)
