@@ -98,7 +98,10 @@ def complement(moments: Intervals) -> Intervals:
     True
     """
     starts, ends = moments.T
-    return _rows(np.append(FIRST, ends), np.append(starts, LAST))
+    # A gap begins where a row ends, and ends where the next row begins.
+    gap_starts = np.append(FIRST, ends)
+    gap_ends = np.append(starts, LAST)
+    return _rows(gap_starts, gap_ends)
 
 
 def intersection(a: Intervals, b: Intervals) -> Intervals:
@@ -129,6 +132,7 @@ def intersection(a: Intervals, b: Intervals) -> Intervals:
     number_of_first = np.repeat(overlaps_before_row, overlap_counts)
     number_in_row = np.arange(len(in_few)) - number_of_first
     in_many = first_overlap.take(in_few) + number_in_row
+    # An overlap begins where the later of its two rows begins, and ends where the earlier one ends.
     starts = np.maximum(few_starts.take(in_few), many_starts.take(in_many))
     ends = np.minimum(few_ends.take(in_few), many_ends.take(in_many))
     return _rows(starts, ends)
@@ -183,9 +187,12 @@ class _MeasureByRow:
             return np.zeros(len(moments), np.int64)
         # The last row that has begun, -1 if none has. It may have ended already, or go on after the moment.
         row = np.searchsorted(self._starts, moments, side="right") - 1
+        row_start = self._starts[row]
         last_in_row = np.minimum(moments, self._ends[row])
-        in_row = self._length_within(self._starts[row], last_in_row)
-        return np.where(row >= 0, self._length_before[row] + in_row, 0)
+        length_in_row = self._length_within(row_start, last_in_row)
+        length = self._length_before[row] + length_in_row
+        has_row = row >= 0
+        return np.where(has_row, length, 0)
 
 
 class Measure(_MeasureByRow):

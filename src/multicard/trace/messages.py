@@ -87,16 +87,7 @@ def _groups(
 
     There is a new group for each pair of a kernel's old group and its message's group that occurs.
     """
-    message_groups: list[_Message] = []
-    # For each kernel 1 plus the code of its message's group, or 0 if the kernel has no message.
-    message_code = np.zeros(len(message_of_kernel), np.int64)
-    if messages is not None:
-        for _, collective, ranks, communicator in messages.group_fields("collective", "ranks", "communicator"):
-            message_groups.append(_Message(collective, ranks, communicator))
-        has_message = message_of_kernel != NO_MESSAGE
-        codes = messages.codes(message_of_kernel[has_message])
-        message_code[has_message] = codes.astype(np.int64) + 1
-
+    message_groups, message_code = _message_groups(messages, message_of_kernel)
     # The kernel's code and `message_code` become the two digits of one number.
     base = len(message_groups) + 1
     pair_of_kernel = kernels.code * np.int64(base) + message_code
@@ -119,12 +110,29 @@ def _groups(
     return code.astype(np.int64), groups
 
 
+def _message_groups(messages: Events | None, message_of_kernel: Integers) -> tuple[list[_Message], Integers]:
+    """Return the fields of each group of messages, and for each kernel 1 plus the code of its message's group.
+
+    The latter is 0 if the kernel has no message.
+    """
+    groups: list[_Message] = []
+    message_code = np.zeros(len(message_of_kernel), np.int64)
+    if messages is not None:
+        for _, collective, ranks, communicator in messages.group_fields("collective", "ranks", "communicator"):
+            groups.append(_Message(collective, ranks, communicator))
+        has_message = message_of_kernel != NO_MESSAGE
+        codes = messages.codes(message_of_kernel[has_message])
+        message_code[has_message] = codes.astype(np.int64) + 1
+    return groups, message_code
+
+
 def _numbers_of(messages: Events | None, message_of_kernel: Integers, name: str) -> Integers:
     """Return the number `name` of each kernel's message; `MISSING` for a kernel without a message."""
     numbers = np.full(len(message_of_kernel), MISSING, np.int64)
     if messages is not None:
         has_message = message_of_kernel != NO_MESSAGE
-        numbers[has_message] = messages.arrays[name].take(message_of_kernel[has_message])
+        message = message_of_kernel[has_message]
+        numbers[has_message] = messages.arrays[name].take(message)
     return numbers
 
 
@@ -137,7 +145,8 @@ def _messages_of(kernels: Events, api: Events | None, messages: Events) -> Integ
             continue
         positions = np.concatenate(on_devices)
         # The profiler recorded a message with its kernel if it gives the kernel's start. All others are calls of NCCL.
-        is_noted = messages.arrays["kernel_start"][part] != MISSING
+        kernel_start = messages.arrays["kernel_start"][part]
+        is_noted = kernel_start != MISSING
         noted = np.flatnonzero(is_noted) + part.start
         if len(noted):
             process = ProcessMessages(owner, kernels, messages, positions, noted)
@@ -145,10 +154,12 @@ def _messages_of(kernels: Events, api: Events | None, messages: Events) -> Integ
         calls = np.flatnonzero(~is_noted) + part.start
         if len(calls):
             if api is not None:
-                without_message = positions[message_of_kernel.take(positions) == NO_MESSAGE]
+                has_no_message = message_of_kernel.take(positions) == NO_MESSAGE
+                without_message = positions[has_no_message]
                 process = ProcessMessages(owner, kernels, messages, without_message, calls)
                 message_of_kernel[without_message] = _by_call(process, api)
-            ByOrder(ProcessMessages(owner, kernels, messages, positions, calls), message_of_kernel).match()
+            process = ProcessMessages(owner, kernels, messages, positions, calls)
+            ByOrder(process, message_of_kernel).match()
     return message_of_kernel
 
 
@@ -157,13 +168,14 @@ def _by_noted_kernel(process: ProcessMessages) -> Integers:
 
     That message has the correlation of the kernel, and its `kernel_start` is the start of the kernel.
     """
-    kernel_correlation, message_correlation = _common_codes(
-        process.kernel_number("correlation"), process.message_number("correlation")
-    )
-    kernel_start, message_start = _common_codes(process.kernel_number("start"), process.message_number("kernel_start"))
+    correlations = process.kernel_number("correlation"), process.message_number("correlation")
+    kernel_correlation, message_correlation = _common_codes(*correlations)
+    starts = process.kernel_number("start"), process.message_number("kernel_start")
+    kernel_start, message_start = _common_codes(*starts)
     # Correlation and start become the digits of one number: a kernel and a message have the same number if they agree
     # in both.
-    base = 1 + max(kernel_start.max(initial=0), message_start.max(initial=0))
+    largest_start = max(kernel_start.max(initial=0), message_start.max(initial=0))
+    base = 1 + largest_start
     kernel_key = kernel_correlation * base + kernel_start
     message_key = message_correlation * base + message_start
 
@@ -197,13 +209,14 @@ def _by_call(process: ProcessMessages, api: Events) -> Integers:
     launching_threads = api.group_field("thread")
     calling_threads = messages.group_field("thread")
     message_of_kernel = np.full(len(process.kernel_positions), NO_MESSAGE)
-    for thread in {thread for thread in calling_threads if thread is not None}:
+    for thread in set(calling_threads) - {None}:
         codes_of_calls = _codes_equal(calling_threads, thread)
         codes_of_launches = _codes_equal(launching_threads, thread)
         calls = messages.of_groups(codes_of_calls, process.message_positions)
         launched = np.flatnonzero(np.isin(launches.code, codes_of_launches))
         if len(calls) and len(launched):
-            call, is_during = _enclosing_calls(messages, calls, launches.start.take(launched))
+            launch_starts = launches.start.take(launched)
+            call, is_during = _enclosing_calls(messages, calls, launch_starts)
             message_of_kernel[launched[is_during]] = call[is_during]
     return message_of_kernel
 
@@ -223,10 +236,12 @@ def _enclosing_calls(messages: Events, calls: Integers, moments: Integers) -> tu
     ([1, 0], [True, False])
     """
     calls = messages.in_time_order(calls)
+    call_starts = messages.number("start", calls)
     # The number of calls that had begun at each moment.
-    begun = np.searchsorted(messages.number("start", calls), moments, side="right")
+    begun = np.searchsorted(call_starts, moments, side="right")
     latest_call = calls.take(np.maximum(begun - 1, 0))
-    is_during = (begun > 0) & (moments <= messages.number("end", latest_call))
+    call_end = messages.number("end", latest_call)
+    is_during = (begun > 0) & (moments <= call_end)
     return latest_call, is_during
 
 

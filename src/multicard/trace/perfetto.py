@@ -106,7 +106,8 @@ class _Ids:
     def process(self, key: tuple[Any, ...], name: str) -> int:
         """Return the number of the process with this key; the first call with a key makes the number."""
         if key not in self._numbers:
-            number = self._numbers[key] = len(self._numbers) + 1
+            number = len(self._numbers) + 1
+            self._numbers[key] = number
             self._name("process", number, 0, name, number)
         return self._numbers[key]
 
@@ -114,7 +115,8 @@ class _Ids:
         """Return the number of the track with this key in a process; the first call with a key makes the number."""
         full_key = (process, *key)
         if full_key not in self._numbers:
-            number = self._numbers[full_key] = len(self._numbers) + 1
+            number = len(self._numbers) + 1
+            self._numbers[full_key] = number
             self._name("thread", process, number, name, number)
         return self._numbers[full_key]
 
@@ -196,16 +198,13 @@ def _ordered_slices(events: Events, groups: Mapping[int, _Group], tracks: Sequen
         track_of_code[code] = index_of_track[group.track]
         origin_of_code[code] = group.origin
     track = track_of_code[events.code]
-    start = events.arrays["start"].astype(np.int64) - origin_of_code[events.code]
-    end = start + events.arrays["duration"].astype(np.int64)
+    origin = origin_of_code[events.code]
+    start = events.arrays["start"].astype(np.int64) - origin
+    duration = events.arrays["duration"].astype(np.int64)
+    end = start + duration
     # Ordered by track, then by start; if slices start together, the longest comes first.
     order = np.lexsort((-end, start, track))
-    return _Slices(
-        code=events.code[order],
-        track=track[order],
-        start=start[order],
-        end=end[order],
-    )
+    return _Slices(events.code[order], track[order], start[order], end[order])
 
 
 class _Timeline:
@@ -253,11 +252,7 @@ class _Timeline:
         groups = self._groups(event_kind, events)
         tracks = list(dict.fromkeys(group.track for group in groups.values()))
         slices = _ordered_slices(events, groups, tracks)
-        tids: list[int] = []
-        for (pid, name), part in zip(tracks, _parts(slices.track, len(tracks)), strict=True):
-            lanes = lanes_of(slices.start[part].tolist(), slices.end[part].tolist())
-            tids += [self._ids.track(pid, (event_kind, name, lane), name) for lane in lanes]
-
+        tids = self._track_numbers(event_kind, slices, tracks)
         codes = slices.code.tolist()
         starts = slices.start.tolist()
         durations = (slices.end - slices.start).tolist()
@@ -265,6 +260,18 @@ class _Timeline:
             group = groups[code]
             times = f'"ts":{_microseconds(start)},"dur":{_microseconds(duration)}'
             yield f"{group.head}{tid},{times}{group.tail}"
+
+    def _track_numbers(self, event_kind: str, slices: _Slices, tracks: Sequence[_Track]) -> list[int]:
+        """Return the number in the file of each slice's track; the lanes of a track are tracks of the file."""
+        tids: list[int] = []
+        slices_of_tracks = _parts(slices.track, len(tracks))
+        for (pid, name), part in zip(tracks, slices_of_tracks, strict=True):
+            starts = slices.start[part].tolist()
+            ends = slices.end[part].tolist()
+            for lane in lanes_of(starts, ends):
+                key = (event_kind, name, lane)
+                tids.append(self._ids.track(pid, key, name))
+        return tids
 
     def _groups(self, event_kind: str, events: Events) -> dict[int, _Group]:
         """Return what the slices of each group have in common, by code, in the order of their places."""
@@ -275,7 +282,8 @@ class _Timeline:
         for code in sorted(range(len(labels)), key=lambda code: labels[code].place.order):
             label = labels[code]
             trace, process, device, _ = label.place
-            pid = self._process(trace, process, str(device) if event_kind in ON_DEVICE else "")
+            device_name = str(device) if event_kind in ON_DEVICE else ""
+            pid = self._process(trace, process, device_name)
             arguments = {name: value for name, value in label.arguments.items() if value is not None}
             groups[code] = _Group(
                 track=_Track(pid, label.track),
@@ -299,15 +307,19 @@ def _parts(numbers: Integers, count: int) -> list[slice]:
 
 def _origins(events: Mapping[str, Events], marks: Marks) -> dict[int, int]:
     """Return for each trace with events or steps the time that counts as 0: the start of the first of these."""
-    starts_of_trace: dict[int, list[int]] = {}
+    first_starts: list[tuple[int, int]] = []
     for recorded in events.values():
         starts = recorded.arrays["start"]
         for (trace, *_), part in recorded.locations.items():
-            starts_of_trace.setdefault(trace, []).append(int(starts[part].min()))
+            first_event = int(starts[part].min())
+            first_starts.append((trace, first_event))
     for (trace, _), steps in marks.steps.items():
-        first, _ = steps.window
-        starts_of_trace.setdefault(trace, []).append(first)
-    return {trace: min(starts) for trace, starts in starts_of_trace.items()}
+        first_step, _ = steps.window
+        first_starts.append((trace, first_step))
+    origins: dict[int, int] = {}
+    for trace, start in first_starts:
+        origins[trace] = min(start, origins.get(trace, start))
+    return origins
 
 
 def _labels(event_kind: str, events: Events) -> list[_Label]:
@@ -325,17 +337,19 @@ def _range_labels(ranges: Events) -> list[_Label]:
     labels: list[_Label] = []
     for trace, process, domain, name, thread in ranges.group_fields("process", "domain", "name", "thread"):
         place = _Place(trace, process, None, thread)
-        labels.append(_Label(place, "range", name, {"domain": domain}, f"{_thread(thread)}: ranges"))
+        track = f"{_thread(thread)}: ranges"
+        labels.append(_Label(place, "range", name, {"domain": domain}, track))
     return labels
 
 
 def _call_labels(calls: Events) -> list[_Label]:
-    # The name of the tracks, such as "thread 7: CUDA calls".
     api_of_all = api_name(calls.group_field("name"))
     labels: list[_Label] = []
     for trace, process, api, name, thread in calls.group_fields("process", "api", "name", "thread"):
         place = _Place(trace, process, None, thread)
-        labels.append(_Label(place, "cuda_api", name, {"api": api}, f"{_thread(thread)}: {api_of_all} calls"))
+        # Such as "thread 7: CUDA calls".
+        track = f"{_thread(thread)}: {api_of_all} calls"
+        labels.append(_Label(place, "cuda_api", name, {"api": api}, track))
     return labels
 
 
@@ -345,7 +359,8 @@ def _kernel_labels(kernels: Events) -> list[_Label]:
         class_name = kernel_class(name)
         category = "collective" if class_name == "communication" else "kernel"
         place = _Place(trace, process, device, stream)
-        labels.append(_Label(place, category, name, {"class": class_name}, f"{_stream(stream)}kernels"))
+        track = f"{_stream(stream)}kernels"
+        labels.append(_Label(place, category, name, {"class": class_name}, track))
     return labels
 
 
@@ -354,8 +369,8 @@ def _memory_labels(memory: Events) -> list[_Label]:
     fields = memory.group_fields("process", "device", "operation", "host_memory", "stream")
     for trace, process, device, operation, host_memory, stream in fields:
         place = _Place(trace, process, device, stream)
-        arguments = {"host_memory": host_memory}
-        labels.append(_Label(place, "memory", operation, arguments, f"{_stream(stream)}memory operations"))
+        track = f"{_stream(stream)}memory operations"
+        labels.append(_Label(place, "memory", operation, {"host_memory": host_memory}, track))
     return labels
 
 
