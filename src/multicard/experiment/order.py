@@ -22,14 +22,21 @@ def planned_order(scenarios: Mapping[str, list[Run]], seed: int) -> dict[str, Pl
     """
     places: dict[str, Place] = {}
     for group in _groups(scenarios):
-        repeats: dict[str, int] = {}
+        sort_keys: dict[str, _SortKey] = {}
         for name in group:
             for run in scenarios[name]:
-                repeats[run.id] = run.parameters.repeat
-        ids = sorted(repeats, key=lambda run_id: (repeats[run_id], _digest(seed, run_id)))
+                sort_keys[run.id] = _SortKey(run.parameters.repeat, _digest(seed, run.id))
+        ids = sorted(sort_keys, key=sort_keys.__getitem__)
         for position, run_id in enumerate(ids, start=1):
-            places[run_id] = Place(seed=seed, group=group, block=repeats[run_id], position=position)
+            places[run_id] = Place(seed=seed, group=group, block=sort_keys[run_id].block, position=position)
     return places
+
+
+class _SortKey(NamedTuple):
+    """The key by which the runs of a group are ordered: first by block, then by `_digest`."""
+
+    block: int
+    digest: bytes
 
 
 class _Group(NamedTuple):
@@ -55,11 +62,12 @@ def _groups(scenarios: Mapping[str, list[Run]]) -> list[tuple[str, ...]]:
             else:
                 apart.append(group)
         groups = [*apart, joined]
-    names = list(scenarios)
-    members = [tuple(name for name in names if name in group.scenarios) for group in groups]
-    return sorted(members, key=lambda group: names.index(group[0]))
+    positions = {name: position for position, name in enumerate(scenarios)}
+    in_order = [tuple(sorted(group.scenarios, key=positions.__getitem__)) for group in groups]
+    return sorted(in_order, key=lambda group: positions[group[0]])
 
 
 def _digest(seed: int, run_id: str) -> bytes:
     """Return the key by which the runs of a block are ordered."""
-    return hashlib.sha256(json.dumps([seed, run_id]).encode()).digest()
+    text = json.dumps([seed, run_id])
+    return hashlib.sha256(text.encode()).digest()

@@ -190,12 +190,13 @@ def combinations(experiment: Experiment, name: str) -> dict[tuple[Any, ...], lis
     shared = {key: value for key, value in experiment.fixed.stated().items() if key in work.parameters.model_fields}
     fixed = flat(shared) | flat(scenario.fixed.stated())
     varied = scenario.varied
-    repeats: dict[tuple[Any, ...], list[Run]] = {}
+    runs: dict[tuple[Any, ...], list[Run]] = {}
     for combination in itertools.product(*varied.values()):
         stated = fixed | dict(zip(varied, combination, strict=True))
         effective = {key: value for key, value in stated.items() if work.applies(key, stated)}
-        repeats[combination] = [
-            Run.of(work.parameters.model_validate(nested(effective | {"repeat": repeat})), experiment)
-            for repeat in range(1, scenario.repeats + 1)
-        ]
-    return repeats
+        runs[combination] = []
+        for repeat in range(1, scenario.repeats + 1):
+            values = nested(effective | {"repeat": repeat})
+            parameters = work.parameters.model_validate(values)
+            runs[combination].append(Run.of(parameters, experiment))
+    return runs

@@ -284,18 +284,22 @@ class Workload(ABC):
         number of tokens of these steps, padding included.
         """
         counts = [rank.operations for rank in record.ranks if rank.operations is not None]
-        model = [count.model for count in counts if count.model is not None]
-        hardware = [count.hardware for count in counts if count.hardware is not None]
-        if not counts or not len(model) == len(hardware) == len(record.ranks):
+        model_counts = [count.model for count in counts if count.model is not None]
+        hardware_counts = [count.hardware for count in counts if count.hardware is not None]
+        rank_count = len(record.ranks)
+        all_ranks_counted = len(model_counts) == len(hardware_counts) == rank_count
+        if not counts or not all_ranks_counted:
             return None
         # Operations were counted in one step of the warm-up. Its sequences may have had other lengths.
         growth = 1.0
         tokens_when_counted = [count.padded_tokens for count in counts if count.padded_tokens]
-        if len(tokens_when_counted) == len(counts):
-            growth = steps["padded_tokens"].mean() * len(counts) / sum(tokens_when_counted)
+        if len(tokens_when_counted) == rank_count:
+            growth = steps["padded_tokens"].mean() * rank_count / sum(tokens_when_counted)
+        model = growth * sum(model_counts) / rank_count
+        hardware = growth * sum(hardware_counts) / rank_count
         precision = counts[0].precision or ""
         precisions = (precision, "fp32") if precision == "tf32" else (precision,)
-        return Operations(growth * sum(model) / len(model), growth * sum(hardware) / len(hardware), precisions)
+        return Operations(model, hardware, precisions)
 
     @abstractmethod
     def job(self, values: Mapping[str, Any]) -> str:
@@ -350,8 +354,10 @@ class Workload(ABC):
                 continue
             groups = table.groupby(name)
             for follower in followers:
-                if follower in varying and groups[follower].nunique(dropna=False).max() <= 1:
-                    varying.remove(follower)
+                if follower in varying:
+                    values_per_group = groups[follower].nunique(dropna=False)
+                    if values_per_group.max() <= 1:
+                        varying.remove(follower)
         return varying
 
 
@@ -361,10 +367,12 @@ def batch_and_own(work: Workload, values: Mapping[str, Any]) -> Row:
     The batch size is the throughput times the iteration time. It may be a fraction, because it is a mean over steps,
     and the last batch of a pass may be smaller than the others. It is None if it was not measured.
     """
-    rate, step_s = values.get(work.unit.throughput), values.get("iteration_time_s")
+    rate = values.get(work.unit.throughput)
+    step_s = values.get("iteration_time_s")
     batch = float(rate * step_s) if rate and step_s else None
-    users_own = sorted(name for name in values if name.startswith(ARGS_PREFIX))
-    return {BATCH: batch} | {name.removeprefix(ARGS_PREFIX): values[name] for name in users_own}
+    columns = sorted(name for name in values if name.startswith(ARGS_PREFIX))
+    users_own = {column.removeprefix(ARGS_PREFIX): values[column] for column in columns}
+    return {BATCH: batch} | users_own
 
 
 class _Workloads(Mapping[str, Workload]):
