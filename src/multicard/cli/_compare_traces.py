@@ -1,6 +1,7 @@
 """Print what `multicard compare` finds between two traces."""
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,12 +35,11 @@ def compare_traces(a: Path, b: Path) -> int:
     from multicard import read_trace
     from multicard.analysis.comparison.trace_comparison import COMPARED, PER_STEP
 
-    before, after = (read_trace(path, tables=COMPARED, scope="steps", find_steps=True) for path in (a, b))
+    before = read_trace(a, tables=COMPARED, scope="steps", find_steps=True)
+    after = read_trace(b, tables=COMPARED, scope="steps", find_steps=True)
     differences = before.compare(after)
-    notices = [
-        *(f"a: {notice}" for notice in before.notices),
-        *(f"b: {notice}" for notice in after.notices),
-    ]
+    notices = [f"a: {notice}" for notice in before.notices]
+    notices += [f"b: {notice}" for notice in after.notices]
     if differences.empty:
         say("cannot tell: the two traces have no table in common", *notices)
         return CANNOT_TELL_CODE
@@ -58,8 +58,8 @@ def _gpu_lines(differences: "pd.DataFrame") -> list[str]:
     kinds_by_side = differences.attrs["gpus"]
     if not kinds_by_side:
         return []
-    listed = [f"{' and '.join(kinds)} in {side}" for side, kinds in kinds_by_side.items()]
-    return [f"GPUs differ: {', '.join(listed)}"]
+    sides = [f"{' and '.join(kinds)} in {side}" for side, kinds in kinds_by_side.items()]
+    return [f"GPUs differ: {', '.join(sides)}"]
 
 
 def _step_time_lines(differences: "pd.DataFrame") -> list[str]:
@@ -71,18 +71,32 @@ def _step_time_lines(differences: "pd.DataFrame") -> list[str]:
     times: dict[str, StepTime] = differences.attrs["step_times"]
     is_step_time = differences["name"].eq(STEP_TIME) & differences["table"].eq("steps")
     [row] = differences[is_step_time].itertuples()
+    means = []
+    for side, time in times.items():
+        mean, step_count = show("a_s", time.mean_s), counted(time.count, "step")
+        means.append(f"{mean} in {side} ({step_count})")
     bounds = None if pd.isna(row.low) else (row.low, row.high)
-    of_sides = [f"{show('a_s', time.mean_s)} in {side} ({counted(time.count, 'step')})" for side, time in times.items()]
-    faster = f"; {_times_as_fast(row.ratio)}, if a step does the same work" if row.ratio else ""
-    lines = [f"step time: {', '.join(of_sides)}: {_ratio_words(row.ratio, bounds)}{faster}"]
+    ratio = _ratio_words(row.ratio, bounds)
+    if row.ratio:
+        ratio += f"; {_times_as_fast(row.ratio)}, if a step does the same work"
+    lines = [f"step time: {', '.join(means)}: {ratio}"]
     for side, time in times.items():
         if time.is_skewed:
             lines.append(_unequal_steps_line(side, time))
-        long_steps, periods_s = differences.attrs["outlying"][side], differences.attrs["periods"][side]
+        long_steps = differences.attrs["outlying"][side]
         if long_steps:
-            named = [f"step {step} ({show('a_s', periods_s[step - 1])})" for step in long_steps]
-            lines.append(f"far longer than the others in {side}: {first_of(named, LONGEST)}")
+            periods_s = differences.attrs["periods"][side]
+            lines.append(_long_steps_line(side, long_steps, periods_s))
     return lines
+
+
+def _long_steps_line(side: str, long_steps: Sequence[int], periods_s: Sequence[float]) -> str:
+    """Return a line that names the first `LONGEST` long steps of a side. `long_steps`: their numbers, from 1."""
+    steps = []
+    for step in long_steps:
+        period = show("a_s", periods_s[step - 1])
+        steps.append(f"step {step} ({period})")
+    return f"far longer than the others in {side}: {first_of(steps, LONGEST)}"
 
 
 def _ratio_words(ratio: float, bounds: tuple[float, float] | None) -> str:
@@ -101,7 +115,8 @@ def _ratio_words(ratio: float, bounds: tuple[float, float] | None) -> str:
         return f"{_change(ratio)}, too few steps for an interval: capture {FEWEST_PERIODS + 1} or more"
     low, high = bounds
     change = f"{_change(ratio)} (95% CI {_change(low)} to {_change(high)})"
-    return f"inconclusive: {change}" if low <= 1 <= high else change
+    may_be_equal = low <= 1 <= high
+    return f"inconclusive: {change}" if may_be_equal else change
 
 
 def _change(ratio: float) -> str:
@@ -144,7 +159,9 @@ def _times_of_both(timeline: "pd.DataFrame", name: str) -> tuple[float, float] |
     if name not in timeline.index:
         return None
     a_s, b_s = timeline.loc[name, ["a_s", "b_s"]].astype(float)
-    return None if math.isnan(a_s) or math.isnan(b_s) else (a_s, b_s)
+    if math.isnan(a_s) or math.isnan(b_s):
+        return None
+    return a_s, b_s
 
 
 def _times_as_fast(ratio: float) -> str:
@@ -161,7 +178,8 @@ def _collective_lines(differences: "pd.DataFrame") -> list[str]:
     """Return a line if the numbers of collectives differ by more than 0.5%: then the traces do different work."""
     collectives = differences[differences["table"] == "collectives"]
     calls_a, calls_b = collectives[["a_calls", "b_calls"]].astype(float).sum()
-    if abs(calls_a - calls_b) <= 0.005 * max(calls_a, calls_b):
+    tolerance = 0.005 * max(calls_a, calls_b)
+    if abs(calls_a - calls_b) <= tolerance:
         return []
     basis = differences.attrs["basis"].replace("whole", "in the whole")
     return [f"NCCL calls {basis}: {number(calls_a)} → {number(calls_b)}"]

@@ -43,16 +43,19 @@ def rows_table(rows: Rows, title: str, caption: str, longest: int) -> "Table":
     """
     from rich.table import Table
 
-    several = len({row.get("report") for row in rows}) > 1
+    reports = {row.get("report") for row in rows}
     rows = rows[:longest]
-    shown = [
-        column for column in rows[0] if any(row[column] is not None for row in rows) and (column != "report" or several)
-    ]
+    shown = [column for column in rows[0] if any(row[column] is not None for row in rows)]
+    if len(reports) == 1 and "report" in shown:
+        shown.remove("report")
     table = Table(title=plain(title), caption=plain(caption), title_justify="left", caption_justify="left")
+    columns: list[list[str]] = []
     for column in shown:
-        numbers = all(isinstance(row[column], int | float | None) for row in rows)
-        table.add_column(plain(heading(column)), justify="right" if numbers else "left", overflow="fold")
-    columns = [_cut([show(column, row[column]) for row in rows], NAME_WIDTH) for column in shown]
+        values = [row[column] for row in rows]
+        has_numbers = all(isinstance(value, int | float | None) for value in values)
+        table.add_column(plain(heading(column)), justify="right" if has_numbers else "left", overflow="fold")
+        texts = [show(column, value) for value in values]
+        columns.append(_cut(texts, NAME_WIDTH))
     for cells in zip(*columns, strict=True):
         table.add_row(*map(plain, cells))
     return table

@@ -19,6 +19,7 @@ WOULD_RUN, DONE, FAILED, ELSEWHERE, CANNOT = "would run", "done", "failed before
 
 if TYPE_CHECKING:
     from rich.table import Table
+    from rich.text import Text
 
     from multicard.archive.matrix import Matrix
     from multicard.experiment.machine import Machine
@@ -180,14 +181,18 @@ def print_runs(matrix: "Matrix", retry_failed: bool = False) -> None:
     if FAILED in states.values():
         lines.append("--retry-failed runs again what failed before")
     reasons = Counter(matrix.not_runnable().values())
-    lines += [f"{count} cannot: {reason}" for reason, count in reasons.most_common()]
-    if unlikely := sum(run.exceeds_memory(machine) for run in possible.values()):
-        lines.append(f"{counted(unlikely, 'run')} unlikely to fit into the memory of a GPU (outcome out_of_memory)")
+    for reason, count in reasons.most_common():
+        lines.append(f"{count} cannot: {reason}")
+    unlikely_count = sum(run.exceeds_memory(machine) for run in possible.values())
+    if unlikely_count:
+        unlikely = counted(unlikely_count, "run")
+        lines.append(f"{unlikely} unlikely to fit into the memory of a GPU (outcome out_of_memory)")
     for name, model in matrix.experiment.models.items():
         if model.missing_files():
             lines.append(f"download the weights of {name}: {model.download_command}")
     # The cost includes runs that cannot run here, because they may run on another machine.
-    lines += _costs(matrix, [run for name, run in possible.items() if states[name] in (WOULD_RUN, CANNOT)])
+    to_run = [run for name, run in possible.items() if states[name] in (WOULD_RUN, CANNOT)]
+    lines += _costs(matrix, to_run)
     say(_table(matrix, states, possible), *lines)
 
 
@@ -197,16 +202,23 @@ def _table(matrix: "Matrix", states: Mapping[str, str], possible: Mapping[str, "
 
     memory = {name: _memory_needed(run, matrix.machine) for name, run in possible.items()}
     has_memory = any(memory.values())
-    table = Table("Scenario", "Order", "Run", "Here", *(["Memory per GPU"] if has_memory else []))
+    headings = ["Scenario", "Order", "Run", "Here"]
+    if has_memory:
+        headings.append("Memory per GPU")
+    table = Table(*headings)
     # All runs have a position, by which they are sorted. Only runs that run here have a number, which is shown.
     positions = {run: position for position, run in enumerate(matrix.order)}
     numbers = {run: number for number, run in enumerate(matrix.planned(), start=1)}
     for scenario, runs in matrix.scenarios.items():
+        # Only the first row of a scenario has its name.
         name = scenario
         for run in sorted(runs, key=lambda run: positions[run.id]):
+            number = str(numbers.get(run.id, ""))
             state = matrix.reasons[run.id] or states[run.id]
-            needed = [memory.get(run.id, "")] if has_memory else []
-            table.add_row(name, str(numbers.get(run.id, "")), run.id, plain(state), *needed)
+            cells: list[str | Text] = [name, number, run.id, plain(state)]
+            if has_memory:
+                cells.append(memory.get(run.id, ""))
+            table.add_row(*cells)
             name = ""
         table.add_section()
     return table
@@ -221,11 +233,13 @@ def _summary(matrix: "Matrix", states: Mapping[str, str]) -> str:
     parts = [f"{counts[state]} {state}" for state in (WOULD_RUN, DONE, FAILED, ELSEWHERE) if counts[state]]
     if not counts[WOULD_RUN]:
         parts.insert(0, "none would run")
-    with_programs = [name for name, profiler in PROFILERS.items() if profiler.program]
-    programs = [name if name in machine.profilers else f"no {name}" for name in with_programs]
-    equipment = ", ".join([counted(machine.cpus, "CPU"), counted(machine.gpus, "GPU"), *programs])
+    equipment = [counted(machine.cpus, "CPU"), counted(machine.gpus, "GPU")]
+    for name, profiler in PROFILERS.items():
+        if profiler.program:
+            equipment.append(name if name in machine.profilers else f"no {name}")
     nodes = f"{machine.nodes} nodes, each with " if machine.nodes > 1 else ""
-    return f"{counted(len(states), 'run')}: {', '.join(parts)} ({nodes}{equipment})"
+    runs = counted(len(states), "run")
+    return f"{runs}: {', '.join(parts)} ({nodes}{', '.join(equipment)})"
 
 
 def _costs(matrix: "Matrix", runs: Sequence["Run"]) -> list[str]:
