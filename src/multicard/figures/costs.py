@@ -54,7 +54,9 @@ def techniques(results: Results) -> tuple[Figure, pd.DataFrame]:
     """
     measures = results.frame()
     varying = varied(measures, besides=("technique", "devices", "repeat"))
-    technique_parameters = {name for technique in TECHNIQUES.values() for name in technique.own_parameters}
+    technique_parameters: set[str] = set()
+    for technique in TECHNIQUES.values():
+        technique_parameters.update(technique.own_parameters)
     # Parameters that belong to one technique are part of the names of groups, all others of the names of series.
     group_parameters = ["technique", *(name for name in varying if name in technique_parameters)]
 
@@ -64,17 +66,23 @@ def techniques(results: Results) -> tuple[Figure, pd.DataFrame]:
 
     data = named(over_repeats(results, ["iteration_time_s", "peak_memory_bytes"], include_lost=True))
     runs = named(completed_of(measures))
-    row_in = max(0.34, 0.14 * data["series"].nunique())
-    height = 1.1 + height_of(data["group"].nunique(), row_in)
-    figure, (time, memory) = plt.subplots(1, 2, figsize=(WIDTH_IN, height), sharey=True)
-    scale, unit = unit_for(data["iteration_time_s"], SECONDS)
-    draw_grouped_bars(time, data, runs, "group", "iteration_time_s", scale)
-    time.set(title="Iteration time", xlabel=f"Time per step ({unit})")
-    scale, unit = unit_for(data["peak_memory_bytes"], BYTES)
-    draw_grouped_bars(memory, data, runs, "group", "peak_memory_bytes", scale)
-    memory.set(title="Peak memory per rank", xlabel=f"Peak memory ({unit})")
-    legend_below(figure, time)
-    return figure, data[["series", *data.columns.drop(["series", "group"])]]
+    group_height_in = _group_height_in(data)
+    height_in = 1.1 + height_of(data["group"].nunique(), group_height_in)
+    figure, (time_axes, memory_axes) = plt.subplots(1, 2, figsize=(WIDTH_IN, height_in), sharey=True)
+    time_scale, time_unit = unit_for(data["iteration_time_s"], SECONDS)
+    draw_grouped_bars(time_axes, data, runs, "group", "iteration_time_s", time_scale)
+    time_axes.set(title="Iteration time", xlabel=f"Time per step ({time_unit})")
+    memory_scale, memory_unit = unit_for(data["peak_memory_bytes"], BYTES)
+    draw_grouped_bars(memory_axes, data, runs, "group", "peak_memory_bytes", memory_scale)
+    memory_axes.set(title="Peak memory per rank", xlabel=f"Peak memory ({memory_unit})")
+    legend_below(figure, time_axes)
+    other_columns = data.columns.drop(["series", "group"])
+    return figure, data[["series", *other_columns]]
+
+
+def _group_height_in(bars: pd.DataFrame) -> float:
+    """Return the height of a group of bars in inches: the more series, the more bars it has."""
+    return max(0.34, 0.14 * bars["series"].nunique())
 
 
 @figure(
@@ -99,23 +107,27 @@ def tradeoff(results: Results) -> tuple[Figure, pd.DataFrame]:
         raise NothingToShow(f"{UNCOUNTED}: state samples_per_step")
     data = as_table(jobs)
     timed = data.dropna(subset=["time_s"])
+    word = device_word(results.frame())
+    device_counts = [counted(count, word) for count in timed["devices"]]
+    trainings_of_rows = [for_figure(changes or "reference training") for changes in timed["changes"]]
     # The names begin with an underscore so that seaborn makes no entry of the legend from them.
-    timed = timed.assign(
-        _devices=[counted(count, device_word(results.frame())) for count in timed["devices"]],
-        _training=[for_figure(changes or "reference training") for changes in timed["changes"]],
-    )
+    timed = timed.assign(_devices=device_counts, _training=trainings_of_rows)
     counts_in_words = list(timed.sort_values("devices")["_devices"].unique())
     trainings = list(dict.fromkeys(timed["_training"]))
     palette = dict(zip(trainings, colours(len(trainings)), strict=True))
     rows_of_panels = list(timed.groupby(["job", "machine", "versions"], sort=False, dropna=False))
     machines = distinguishing_words([(machine, versions) for (_, machine, versions), _ in rows_of_panels])
-    row_count = math.ceil(len(rows_of_panels) / 2)
-    height = 3.4 if len(rows_of_panels) < 3 else 0.6 + 2.8 * row_count
-    figure, grid = plt.subplots(row_count, min(2, len(rows_of_panels)), figsize=(WIDTH_IN, height), squeeze=False)
-    panels, unused = grid.flat[: len(rows_of_panels)], grid.flat[len(rows_of_panels) :]
+    panel_count = len(rows_of_panels)
+    row_count = math.ceil(panel_count / 2)
+    column_count = min(2, panel_count)
+    height_in = 3.4 if panel_count < 3 else 0.6 + 2.8 * row_count
+    figure, grid = plt.subplots(row_count, column_count, figsize=(WIDTH_IN, height_in), squeeze=False)
+    panels = grid.flat[:panel_count]
+    unused = grid.flat[panel_count:]
     for axes, ((job, *_), rows), machine in zip(panels, rows_of_panels, machines, strict=True):
         _draw_job(axes, rows, palette, counts_in_words)
-        axes.set_title(for_figure(f"{job} ({machine})" if machine else job, 45))
+        title = f"{job} ({machine})" if machine else job
+        axes.set_title(for_figure(title, 45))
     for axes in unused:
         axes.remove()
     legend_below(figure, *panels)
@@ -202,7 +214,8 @@ def _join_the_fastest(axes: Axes, rows: pd.DataFrame, scale: float, colour: Colo
 
     Device-hours are time multiplied by devices, so each interval is a part of a line through the origin.
     """
-    fastest = rows.loc[rows.groupby("devices")["time_s"].idxmin()].sort_values("devices")
+    index_of_fastest = rows.groupby("devices")["time_s"].idxmin()
+    fastest = rows.loc[index_of_fastest].sort_values("devices")
     axes.plot(fastest["device_hours"], fastest["time_s"] * scale, color=colour, linewidth=0.9, zorder=2)
     for row in rows.dropna(subset=["time_s_low", "time_s_high"]).itertuples():
         bounds_s = np.array([row.time_s_low, row.time_s_high])
@@ -224,12 +237,14 @@ def energy(results: Results) -> tuple[Figure, pd.DataFrame]:
     measures = results.frame()
     work = workload_of(measures).unit
     if measures[work.energy].isna().all():
-        reason = " (a CPU has no meter)" if set(measures["device"]) == {"cpu"} else ": the GPUs were not metered"
+        is_on_cpus = set(measures["device"]) == {"cpu"}
+        reason = " (a CPU has no meter)" if is_on_cpus else ": the GPUs were not metered"
         raise NothingToShow(f"no energy was recorded{reason}")
     series = series_of(results, [work.energy])
     figure, axes = plt.subplots(figsize=(WIDTH_IN, series.height_in))
     scale, unit = unit_for(series.means[work.energy], JOULES)
-    title, label = f"Energy per {work.name}, all GPUs", f"Energy per {work.name} ({unit})"
+    title = f"Energy per {work.name}, all GPUs"
+    label = f"Energy per {work.name} ({unit})"
     draw_series(axes, series, Quantity(work.energy, title, label, scale))
     legend_below(figure, axes)
     return figure, series.means
@@ -256,8 +271,8 @@ def memory(results: Results) -> tuple[Figure, pd.DataFrame]:
     data.insert(0, "configuration", configuration_names(measures, data))
     bars = _by_kind(data, recorded)
     runs = _by_kind(named_runs(measures), recorded)
-    row_in = max(0.34, 0.14 * bars["series"].nunique())
-    figure, axes = plt.subplots(figsize=(WIDTH_IN, 1.1 + height_of(len(data), row_in)))
+    height_in = 1.1 + height_of(len(data), _group_height_in(bars))
+    figure, axes = plt.subplots(figsize=(WIDTH_IN, height_in))
     scale, unit = unit_for(bars["bytes"], BYTES)
     draw_grouped_bars(axes, bars, runs, "configuration", "bytes", scale)
     axes.set(title="Peak memory of the fullest device", xlabel=f"Peak memory ({unit})")
@@ -272,11 +287,15 @@ def _by_kind(rows: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
     """
     parts = []
     for column in columns:
-        part = rows.rename(columns={f"{column}{bound}": f"bytes{bound}" for bound in ("", "_low", "_high")})
+        new_names = {column: "bytes", f"{column}_low": "bytes_low", f"{column}_high": "bytes_high"}
+        part = rows.rename(columns=new_names)
         if column != columns[0]:
             # A run that did not complete has one place for its outcome. A run on CPUs has one kind of memory.
-            part = part[part["bytes"].notna() & (part["device"] != "cpu")]
+            has_value = part["bytes"].notna()
+            is_on_gpu = part["device"] != "cpu"
+            part = part[has_value & is_on_gpu]
         is_on_cpu = part["device"] == "cpu"
-        parts.append(part.assign(series=np.where(is_on_cpu, RESIDENT, MEMORY_KINDS[column])))
+        series = np.where(is_on_cpu, RESIDENT, MEMORY_KINDS[column])
+        parts.append(part.assign(series=series))
     shown = ["configuration", "series", "repeats", "outcome", "bytes", "bytes_low", "bytes_high"]
     return pd.concat(parts, ignore_index=True).filter(shown)

@@ -48,8 +48,9 @@ def iteration_time(results: Results) -> tuple[Figure, pd.DataFrame]:
     series = series_of(results, ["iteration_time_s", rate])
     shown = _with_scaling(series, results)
     figure, (time_axes, rate_axes) = plt.subplots(1, 2, figsize=(WIDTH_IN, series.height_in))
-    scale, seconds = unit_for(series.means["iteration_time_s"], SECONDS)
-    draw_series(time_axes, shown, Quantity("iteration_time_s", "Iteration time", f"Time per step ({seconds})", scale))
+    scale, unit = unit_for(series.means["iteration_time_s"], SECONDS)
+    time = Quantity("iteration_time_s", "Iteration time", f"Time per step ({unit})", scale)
+    draw_series(time_axes, shown, time)
     draw_series(rate_axes, shown, THROUGHPUTS[rate])
     if not series.is_over_devices:
         # The left panel has the names of the rows.
@@ -117,28 +118,35 @@ def image_size_scaling(results: Results) -> tuple[Figure, pd.DataFrame]:
     sizes = list(dict.fromkeys(means["series"]))
     palette = dict(zip(sizes, ordered_colours(len(sizes)), strict=True))
     only = only_count(measures)
-    figure, rows = plt.subplots(len(panels), 2, figsize=(WIDTH_IN, 0.7 + 2.4 * len(panels)), squeeze=False)
+    height_in = 0.7 + 2.4 * len(panels)
+    figure, rows = plt.subplots(len(panels), 2, figsize=(WIDTH_IN, height_in), squeeze=False)
     for (time_axes, efficiency_axes), panel in zip(rows, panels, strict=True):
-        series = Series(means[means["panel"] == panel], runs[runs["panel"] == panel], palette)
-        title_of_time, title_of_efficiency = "Time", "Efficiency"
-        if panel:
-            title_of_time, title_of_efficiency = f"{panel}: time", f"{panel}: efficiency"
-        scale, minutes = unit_for(series.means["estimated_epoch_time_s"], MINUTES)
-        time = Quantity("estimated_epoch_time_s", title_of_time, f"Time per pass ({minutes})", scale)
-        draw_series(time_axes, series, time)
+        means_of_panel = means[means["panel"] == panel]
+        runs_of_panel = runs[runs["panel"] == panel]
+        series = Series(means_of_panel, runs_of_panel, palette)
+        _draw_time_of_pass(time_axes, series, f"{panel}: time" if panel else "Time")
+        title = f"{panel}: efficiency" if panel else "Efficiency"
         if only or series.means["efficiency"].isna().all():
-            efficiency_axes.set_title(title_of_efficiency)
-            note_inside(efficiency_axes, f"{only or 'no run on one device to compare with'}:\nno efficiency")
+            reason = only or "no run on one device to compare with"
+            efficiency_axes.set_title(title)
+            note_inside(efficiency_axes, f"{reason}:\nno efficiency")
         else:
-            _draw_efficiency(efficiency_axes, series, title_of_efficiency)
+            _draw_efficiency(efficiency_axes, series, title)
     legend_below(figure, *rows.flat)
-    return figure, means[["series", "panel", *means.columns.drop(["series", "panel"])]]
+    other_columns = means.columns.drop(["series", "panel"])
+    return figure, means[["series", "panel", *other_columns]]
 
 
 def _by_image_size(rows: pd.DataFrame, panel_parameters: list[str]) -> pd.DataFrame:
     """Return rows with the image size as `series` and the values of `panel_parameters` as `panel`, empty if none."""
     sizes = [setting_label("image_size", size) for size in rows["image_size"]]
     return rows.assign(series=sizes, panel=labels(rows, panel_parameters) if panel_parameters else "")
+
+
+def _draw_time_of_pass(axes: Axes, series: Series, title: str) -> None:
+    """Draw the duration of one pass over the training data, in the unit that suits it."""
+    scale, unit = unit_for(series.means["estimated_epoch_time_s"], MINUTES)
+    draw_series(axes, series, Quantity("estimated_epoch_time_s", title, f"Time per pass ({unit})", scale))
 
 
 def _draw_efficiency(axes: Axes, series: Series, title: str) -> None:

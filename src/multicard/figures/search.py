@@ -29,7 +29,8 @@ def draw_search(trials: pd.DataFrame, measure: str, best: Interval, question: st
     question
         The title.
     """
-    value_scale, value_unit = unit_for(trials[measure].dropna(), units_of(measure) or ONE)
+    units = units_of(measure) or ONE
+    value_scale, value_unit = unit_for(trials[measure].dropna(), units)
     time_scale, time_unit = unit_for([trials["spent_s"].max()], SECONDS)
     times = time_scale * trials["spent_s"]
     values = value_scale * trials[measure].astype(float)
@@ -38,17 +39,20 @@ def draw_search(trials: pd.DataFrame, measure: str, best: Interval, question: st
     with styled():
         figure, axes = plt.subplots(figsize=(WIDTH_IN, 3.4))
         axes.step(times, best_so_far, where="post", color=best_colour, label="best so far")
-        _mark_runs(axes, times, values, trials["repeat"] > 1)
+        is_repeat = trials["repeat"] > 1
+        _mark_runs(axes, times, values, is_repeat)
         has_no_value = values.isna()
-        _mark_runs_without_value(axes, times[has_no_value], trials.loc[has_no_value, "outcome"])
+        outcomes = trials.loc[has_no_value, "outcome"]
+        _mark_runs_without_value(axes, times[has_no_value], outcomes)
         # Only the runs determine the limits: the interval of two repeats would squeeze them.
         axes.set_ylim(axes.get_ylim())
         if best.low is not None and best.high is not None:
             _shade_interval(axes, value_scale * best.low, value_scale * best.high, best_colour)
         name = heading(measure, value_unit)
+        capitalized_name = f"{name[0].upper()}{name[1:]}"
         axes.set_title(question)
         axes.set_xlabel(f"Time of all runs ({time_unit})")
-        axes.set_ylabel(f"{name[0].upper()}{name[1:]}")
+        axes.set_ylabel(capitalized_name)
         axes.set_xlim(0, None)
         note_above(figure, ["Synthetic"] if trials["synthetic"].any() else [])
         legend_below(figure, axes)
@@ -73,7 +77,8 @@ def _mark_runs_without_value(axes: Axes, times: pd.Series, outcomes: pd.Series) 
     # A plot without marks would still have an entry in the legend.
     if times.empty:
         return
-    words = ", ".join(sorted(outcomes.astype(str).str.replace("_", " ").unique()))
+    outcomes_in_words = outcomes.astype(str).str.replace("_", " ")
+    words = ", ".join(sorted(outcomes_in_words.unique()))
     axes.plot(
         times,
         [0.02] * len(times),

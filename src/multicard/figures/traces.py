@@ -1,5 +1,7 @@
 """Figures of traces: shares of summed time, CUDA calls, kernels, transfers, time of GPUs and collectives."""
 
+import itertools
+
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
@@ -46,7 +48,8 @@ def time_shares(results: Results) -> tuple[Figure, pd.DataFrame]:
     `kernel_launches`, `synchronizations` and `nccl` with the bounds of their intervals (`…_low`, `…_high`).
     """
     names = [share.column for share in SHARES]
-    shares = _recorded(results, per_run.shares(results).reindex(columns=names), "time shares")
+    shares = per_run.shares(results).reindex(columns=names)
+    shares = _recorded(results, shares, "time shares")
     series = series_of(results.with_values(shares), names)
     figure, panels = plt.subplots(2, 2, figsize=(WIDTH_IN, 5.0))
     for axes, share in zip(panels.flat, SHARES, strict=True):
@@ -106,15 +109,17 @@ def memory_transfers(results: Results) -> tuple[Figure, pd.DataFrame]:
     times_of_runs = _recorded(results, times_of_runs, "memory operations", "memory_operations")
     kinds = list(times_of_runs)
     bytes_of_runs = per_run.memory_operations(results, "bytes").reindex(columns=kinds)
-    times_s, sizes = _means(results, times_of_runs), _means(results, bytes_of_runs)
-    height = 1.4 + height_of(len(times_s), 0.3)
-    figure, (time_axes, bytes_axes) = plt.subplots(1, 2, figsize=(WIDTH_IN, height), sharey=True)
+    times_s = _means(results, times_of_runs)
+    sizes = _means(results, bytes_of_runs)
+    height_in = 1.4 + height_of(len(times_s), 0.3)
+    figure, (time_axes, bytes_axes) = plt.subplots(1, 2, figsize=(WIDTH_IN, height_in), sharey=True)
     fills = _fills_of(kinds)
     _draw_parts(time_axes, times_s, fills, "Time of transfers", "Time per step and GPU", SECONDS)
     _draw_parts(bytes_axes, sizes, fills, "Bytes of transfers", "Bytes per step and GPU", BYTES)
     legend_below(figure, time_axes, bytes_axes)
-    bytes_columns = sizes[kinds].rename(columns={name: f"{name} (bytes)" for name in kinds})
-    return figure, _with_seconds(times_s, kinds).join(bytes_columns)
+    bytes_columns = sizes[kinds].rename(columns={kind: f"{kind} (bytes)" for kind in kinds})
+    data = _with_seconds(times_s, kinds).join(bytes_columns)
+    return figure, data
 
 
 @figure(
@@ -176,7 +181,8 @@ def collectives(results: Results) -> tuple[Figure, pd.DataFrame]:
     """
     times_of_runs = _recorded(results, per_run.collectives(results), "collectives", "collectives")
     names = list(times_of_runs)
-    times_s, bandwidths = _means(results, times_of_runs), _bus_bandwidths(results)
+    times_s = _means(results, times_of_runs)
+    bandwidths = _bus_bandwidths(results)
     height = max(3.0, 1.4 + height_of(len(times_s), 0.3))
     figure, (time_axes, bandwidth_axes) = plt.subplots(1, 2, figsize=(WIDTH_IN, height))
     fills = _fills_of(names)
@@ -239,7 +245,9 @@ def _draw_bandwidths(axes: Axes, bandwidths: pd.DataFrame, fills: Fills) -> None
 
 def _decades(values: pd.Series) -> tuple[float, float]:
     """Return powers of ten below and above all values, with some space, so that an axis between them has two ticks."""
-    return 10 ** np.floor(np.log10(0.8 * values.min())), 10 ** np.ceil(np.log10(1.25 * values.max()))
+    below = np.floor(np.log10(0.8 * values.min()))
+    above = np.ceil(np.log10(1.25 * values.max()))
+    return 10**below, 10**above
 
 
 def _one_panel(results: Results, times_of_runs: pd.DataFrame, title: str, label: str) -> tuple[Figure, pd.DataFrame]:
@@ -248,8 +256,10 @@ def _one_panel(results: Results, times_of_runs: pd.DataFrame, title: str, label:
     `times_of_runs`: seconds, a row per run.
     """
     data = _means(results, times_of_runs)
-    figure, axes = plt.subplots(figsize=(WIDTH_IN, 1.3 + height_of(len(data))))
-    _draw_parts(axes, data, _fills_of(list(times_of_runs)), title, label, SECONDS)
+    height_in = 1.3 + height_of(len(data))
+    figure, axes = plt.subplots(figsize=(WIDTH_IN, height_in))
+    fills = _fills_of(list(times_of_runs))
+    _draw_parts(axes, data, fills, title, label, SECONDS)
     legend_below(figure, axes)
     return figure, data
 
@@ -257,21 +267,26 @@ def _one_panel(results: Results, times_of_runs: pd.DataFrame, title: str, label:
 def _fills_of(parts: list[str]) -> Fills:
     """Return a fill for each part. Neighbours have different hatches, so that they differ without colour, too."""
     coloured = [part for part in parts if part != per_run.REST]
-    fills = {
-        part: Fill(colour, HATCHES[index % len(HATCHES)])
-        for index, (part, colour) in enumerate(zip(coloured, colours(len(coloured)), strict=True))
-    }
-    return {part: fills.get(part, REST_FILL) for part in parts}
+    palette = iter(colours(len(coloured)))
+    hatches = itertools.cycle(HATCHES)
+    fills: dict[str, Fill] = {}
+    for part in parts:
+        fills[part] = REST_FILL if part == per_run.REST else Fill(next(palette), next(hatches))
+    return fills
 
 
 def _draw_parts(axes: Axes, data: pd.DataFrame, fills: Fills, title: str, label: str, units: Units) -> None:
     """Draw a bar per configuration, stacked from the columns that `fills` names; the longest bar decides the unit."""
-    parts = list(fills)
-    scale, unit = unit_for(data[parts].sum(axis=1), units)
-    shown = {for_figure(part, 40): data[part] * scale for part in parts}
-    fills_of_shown = {for_figure(part, 40): fill for part, fill in fills.items()}
+    bar_lengths = data[list(fills)].sum(axis=1)
+    scale, unit = unit_for(bar_lengths, units)
+    lengths_by_label = {}
+    fills_by_label = {}
+    for part, fill in fills.items():
+        part_label = for_figure(part, 40)
+        lengths_by_label[part_label] = data[part] * scale
+        fills_by_label[part_label] = fill
     names = data["configuration"].tolist()
-    draw_stacked_bars(axes, names, shown, fills_of_shown, title, f"{label} ({unit})")
+    draw_stacked_bars(axes, names, lengths_by_label, fills_by_label, title, f"{label} ({unit})")
 
 
 def _with_seconds(data: pd.DataFrame, parts: list[str]) -> pd.DataFrame:
@@ -316,7 +331,9 @@ def _means(results: Results, values: pd.DataFrame) -> pd.DataFrame:
     """
     # If a run recorded some parts, it spent no time in the others.
     is_recorded = values.notna().any(axis=1)
-    with_zeros = results.with_values(values.fillna(0.0).where(is_recorded, axis=0))
-    data = means(with_zeros, list(values))
+    with_zeros = values.fillna(0.0).where(is_recorded, axis=0)
+    columns = list(values)
+    data = means(results.with_values(with_zeros), columns)
     data.insert(0, "configuration", configuration_names(results.frame(), data))
-    return data[data[list(values)].notna().any(axis=1)].reset_index(drop=True)
+    has_values = data[columns].notna().any(axis=1)
+    return data[has_values].reset_index(drop=True)
