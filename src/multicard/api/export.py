@@ -141,7 +141,8 @@ def _openmetrics(runs: Sequence[ExportedRun], out: Path) -> None:
                 gauges[name] = GaugeMetricFamily(_metric(name), f"{name} of measures.csv", labels=["scenario", "run"])
             gauges[name].add_metric([run.scenario, run.run], value)
     names = list(dict.fromkeys(name for run in runs for name in run.parameters))
-    labels = ["scenario", "run", "outcome", *(re.sub(r"\W", "_", name) for name in names)]
+    parameter_labels = [re.sub(r"\W", "_", name) for name in names]
+    labels = ["scenario", "run", "outcome", *parameter_labels]
     info = GaugeMetricFamily("multicard_run_info", "parameters of a run", labels=labels)
     for run in runs:
         values = [str(run.parameters.get(name, "")) for name in names]
@@ -189,10 +190,13 @@ def _mlflow(runs: Sequence[ExportedRun], out: Path) -> None:
         metrics = [Metric(name, value, info.start_time, 0) for name, value in run.measures.items()]
         metrics += [Metric(point.name, point.value, info.start_time, point.step) for point in _step_values(run)]
         for start in range(0, len(metrics), MLFLOW_BATCH):
-            client.log_batch(info.run_id, metrics[start : start + MLFLOW_BATCH])
-        params = [Param(name, str(value)) for name, value in run.parameters.items()]
-        client.log_batch(info.run_id, params=params, tags=[RunTag("outcome", run.outcome)])
-        client.set_terminated(info.run_id, "FINISHED" if run.outcome == "completed" else "FAILED")
+            batch = metrics[start : start + MLFLOW_BATCH]
+            client.log_batch(info.run_id, batch)
+        parameters = [Param(name, str(value)) for name, value in run.parameters.items()]
+        tags = [RunTag("outcome", run.outcome)]
+        client.log_batch(info.run_id, params=parameters, tags=tags)
+        status = "FINISHED" if run.outcome == "completed" else "FAILED"
+        client.set_terminated(info.run_id, status)
 
 
 def _wandb(runs: Sequence[ExportedRun], out: Path) -> None:
@@ -239,12 +243,13 @@ class _StepValue(NamedTuple):
 
 def _step_values(run: ExportedRun) -> list[_StepValue]:
     """Return the values of a run's steps, step by step, without empty ones."""
-    return [
-        _StepValue(int(row["step"]), f"step/{name}", float(row[name]))
-        for row in run.steps.to_dict("records")
-        for name in STEP_SERIES
-        if not _is_empty(row[name])
-    ]
+    values: list[_StepValue] = []
+    for row in run.steps.to_dict("records"):
+        step = int(row["step"])
+        for name in STEP_SERIES:
+            if not _is_empty(row[name]):
+                values.append(_StepValue(step, f"step/{name}", float(row[name])))
+    return values
 
 
 EXPORT_FORMATS = {
