@@ -60,8 +60,9 @@ class CountedData:
     """
 
     def __init__(self, tokenizer: Any, data: Settings, needed: int, packed: bool = False):
-        options = {"packed": True} if packed else {}
-        self._data = config.instantiate(OmegaConf.create(data | options), tokenizer=tokenizer)
+        if packed:
+            data = data | {"packed": True}
+        self._data = config.instantiate(OmegaConf.create(data), tokenizer=tokenizer)
         self._tokenizer = tokenizer
         if len(self._data) < needed:
             raise UserError(f"batch_size: a step of all devices needs {needed} samples, found {len(self._data)}")
@@ -78,20 +79,28 @@ class CountedData:
         return samples
 
     def _count(self, samples: Sequence[Sample]) -> None:
-        sequences = [np.asarray(sample[name]) for sample in samples for name in SEQUENCES if name in sample]
-        positions = [np.asarray(sample["input_pos"]) for sample in samples if "input_pos" in sample]
-        labels = [np.asarray(sample["labels"]) for sample in samples if "labels" in sample]
-        STEP.weight = float(_count(labels, lambda label: label != CROSS_ENTROPY_IGNORE_IDX)) if labels else 1.0
+        labels = _arrays(samples, "labels")
+        STEP.weight = 1.0
+        if labels:
+            learned_tokens = _count(labels, lambda label: label != CROSS_ENTROPY_IGNORE_IDX)
+            STEP.weight = float(learned_tokens)
         if not STEP.weight:
             raise UserError(f"sequence_length: {self._tokenizer.max_seq_len} cuts off every answer of a batch")
-        # Only packed samples have positions; each of them begins at position 0.
-        packed_samples = _count(positions, lambda position: position == 0)
-        STEP.counts.update(
-            samples=packed_samples if positions else len(samples),
-            tokens=_count(sequences, lambda token: token != self._tokenizer.pad_id),
-            # Sequences are padded to the longest of their batch.
-            padded_tokens=len(sequences) * max(map(len, sequences)),
-        )
+        sample_count = len(samples)
+        positions = _arrays(samples, "input_pos")
+        if positions:
+            # Only packed samples have positions; each of them begins at position 0.
+            sample_count = _count(positions, lambda position: position == 0)
+        sequences = _arrays(samples, *SEQUENCES)
+        tokens = _count(sequences, lambda token: token != self._tokenizer.pad_id)
+        # Sequences are padded to the longest of their batch.
+        longest = max(map(len, sequences))
+        STEP.counts.update(samples=sample_count, tokens=tokens, padded_tokens=len(sequences) * longest)
+
+
+def _arrays(samples: Sequence[Sample], *names: str) -> list[np.ndarray]:
+    """Return the sequences of all samples that have these names; a sample may lack some of the names."""
+    return [np.asarray(sample[name]) for sample in samples for name in names if name in sample]
 
 
 def _count(arrays: list[np.ndarray], condition: Callable[[np.ndarray], np.ndarray]) -> int:
@@ -106,13 +115,15 @@ def marked_loss(loss: Settings) -> Any:
     """
 
     def log(_module: Any, _inputs: Any, output: Any) -> None:
-        value, *rewards = output if isinstance(output, tuple) else (output,)
-        values = {"loss": value}
-        if rewards:
-            chosen, rejected = (reward.detach() for reward in rewards)
-            # The observer calls the function after the measured steps, so that the comparison adds no work to a step.
-            values |= dict(zip(REWARDS, (chosen, rejected, lambda: chosen > rejected), strict=True))
-        marks.log(**values, weight=STEP.weight)
+        if not isinstance(output, tuple):
+            marks.log(loss=output, weight=STEP.weight)
+            return
+        value, chosen_reward, rejected_reward = output
+        chosen = chosen_reward.detach()
+        rejected = rejected_reward.detach()
+        # The observer calls the function after the measured steps, so that the comparison adds no work to a step.
+        rewards = (chosen, rejected, lambda: chosen > rejected)
+        marks.log(loss=value, **dict(zip(REWARDS, rewards, strict=True)), weight=STEP.weight)
 
     module = config.instantiate(OmegaConf.create(loss))
     module.register_forward_hook(log)

@@ -25,10 +25,12 @@ NAMES = {
 
 def make_tiny(folder: Path, shape: Architecture, shipped: Path) -> list[Path]:
     """Write a checkpoint in Hugging Face's form, with the tokenizer from the folder `shipped`; return its files."""
-    write_json(folder / CONFIG, config_of(shape, shape.vocabulary - SPECIAL_TOKENS))
+    ordinary_tokens = shape.vocabulary - SPECIAL_TOKENS
+    write_json(folder / CONFIG, config_of(shape, ordinary_tokens))
+    # `save_file` would make a file that only its owner can read.
+    weights = save(random_weights(shape), metadata={"format": "pt"})
     with atomic_write(folder / WEIGHTS) as temporary:
-        # `save_file` would make a file that only its owner can read.
-        temporary.write_bytes(save(random_weights(shape), metadata={"format": "pt"}))
+        temporary.write_bytes(weights)
     for name in (TOKENIZER, SPECIAL_TOKENS_FILE):
         shutil.copyfile(shipped / name, folder / name)
     return [folder / name for name in (CONFIG, WEIGHTS, TOKENIZER, SPECIAL_TOKENS_FILE)]
@@ -72,11 +74,16 @@ def tensor_shapes(shape: Architecture) -> dict[str, tuple[int, ...]]:
     """Return the shapes of all tensors of a checkpoint, by Hugging Face's names."""
     norm = (shape.embedding,)
     embedding = (shape.vocabulary, shape.embedding)
-    layer: dict[str, tuple[int, ...]] = {NAMES[name]: size for name, size in shape.linear_shapes.items()}
-    layer |= {"input_layernorm": norm, "post_attention_layernorm": norm}
+    shapes_in_layer: dict[str, tuple[int, ...]] = {}
+    for name, size in shape.linear_shapes.items():
+        shapes_in_layer[NAMES[name]] = size
+    shapes_in_layer["input_layernorm"] = norm
+    shapes_in_layer["post_attention_layernorm"] = norm
+
     shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": embedding}
-    for number in range(shape.layers):
-        shapes |= {f"model.layers.{number}.{name}.weight": size for name, size in layer.items()}
+    for layer in range(shape.layers):
+        for name, tensor_shape in shapes_in_layer.items():
+            shapes[f"model.layers.{layer}.{name}.weight"] = tensor_shape
     shapes["model.norm.weight"] = norm
     if not shape.tied:
         shapes["lm_head.weight"] = embedding

@@ -31,7 +31,9 @@ class GrayscaleDataset(Dataset[tuple[torch.Tensor, int]]):
         return len(self.labels)
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
-        image = torch.from_numpy(np.array(self.images[index])).unsqueeze(0).expand(3, -1, -1)
+        # A copy, because the array of the file is read-only.
+        grey = torch.from_numpy(np.array(self.images[index]))
+        image = grey.unsqueeze(0).expand(3, -1, -1)
         return self.transform(image), int(self.labels[index])
 
 
@@ -43,8 +45,11 @@ class SyntheticDataset(TensorDataset):
     """
 
     def __init__(self, samples: int, classes: int, image_size: int, seed: int):
-        labels = torch.from_numpy(np.random.default_rng(seed).integers(classes, size=samples))
-        super().__init__(_random_image(image_size, seed).expand(samples, -1, -1, -1), labels)
+        generator = np.random.default_rng(seed)
+        labels = torch.from_numpy(generator.integers(classes, size=samples))
+        image = _random_image(image_size, seed)
+        images = image.expand(samples, -1, -1, -1)
+        super().__init__(images, labels)
 
 
 ImageData: TypeAlias = GrayscaleDataset | SyntheticDataset | ImageFolder
@@ -53,7 +58,8 @@ ImageData: TypeAlias = GrayscaleDataset | SyntheticDataset | ImageFolder
 @functools.cache
 def _random_image(size: int, seed: int) -> torch.Tensor:
     """Return a random image; it is cached, so that both splits of a process share its memory."""
-    return torch.randn(3, size, size, generator=torch.Generator().manual_seed(seed))
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(3, size, size, generator=generator)
 
 
 def open_split(folder: Path, provenance: ImageProvenance, split: Split, image_size: int, seed: int = 0) -> ImageData:
@@ -63,12 +69,15 @@ def open_split(folder: Path, provenance: ImageProvenance, split: Split, image_si
     when it was prepared.
     """
     if provenance.source == "synthetic":
-        return SyntheticDataset(provenance.samples(split), len(provenance.classes), image_size, seed)
+        sample_count = provenance.samples(split)
+        return SyntheticDataset(sample_count, len(provenance.classes), image_size, seed)
     resize = v2.Resize((image_size, image_size), antialias=True)
     to_float = v2.ToDtype(torch.float32, scale=True)
     normalize = v2.Normalize(provenance.mean, provenance.std)
-    if provenance.source != "imagefolder" and not provenance.stored_size:
-        return GrayscaleDataset(folder, split, v2.Compose([to_float, resize, normalize]))
+    is_in_arrays = provenance.source != "imagefolder" and not provenance.stored_size
+    if is_in_arrays:
+        transform = v2.Compose([to_float, resize, normalize])
+        return GrayscaleDataset(folder, split, transform)
     transform = v2.Compose([v2.ToImage(), v2.RGB(), resize, to_float, normalize, v2.ToPureTensor()])
     images = _open_images(provenance.image_folder(folder), provenance, split, transform)
     _check_unchanged(images, provenance, split)
@@ -86,15 +95,20 @@ def _open_images(root: Path, provenance: ImageProvenance, split: Split, transfor
     except OSError as error:
         raise UserError(f"{folder}: cannot be read: {error.strerror or error}") from error
     unreadable = {str(root / image.name) for image in provenance.unreadable}
-    images.samples = images.imgs = choose_samples(images.samples, split, unreadable, parts)
-    images.targets = [label for _, label in images.samples]
+    samples = choose_samples(images.samples, split, unreadable, parts)
+    # torchvision keeps the samples under two names.
+    images.samples = samples
+    images.imgs = samples
+    images.targets = [label for _, label in samples]
     return images
 
 
 def _check_unchanged(images: ImageFolder, provenance: ImageProvenance, split: Split) -> None:
     """Raise `UserError` unless a split has the number of images and the classes that it was prepared with."""
     sample_count = provenance.samples(split)
-    if len(images) == sample_count and tuple(images.classes) == provenance.classes:
+    has_same_count = len(images) == sample_count
+    has_same_classes = tuple(images.classes) == provenance.classes
+    if has_same_count and has_same_classes:
         return
     actual = f"{len(images)} {split} images of {len(images.classes)} classes"
     expected = f"{sample_count} of {len(provenance.classes)} classes"

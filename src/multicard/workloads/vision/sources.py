@@ -77,7 +77,8 @@ class GrayscaleSplits:
 
 def every_nth_is_a_test_image(samples: Samples, n: int, origin: ImageOrigin) -> GrayscaleSplits:
     """Return the splits of a set that has no test part: samples n, 2n, … are test images."""
-    is_test = np.arange(len(samples)) % n == n - 1
+    position_among_n = np.arange(len(samples)) % n
+    is_test = position_among_n == n - 1
     train = Samples(samples.images[~is_test], samples.labels[~is_test])
     test = Samples(samples.images[is_test], samples.labels[is_test])
     return GrayscaleSplits(train, test, origin)
@@ -134,16 +135,18 @@ def read_mnist(dataset: Mnist, dataset_name: str, published: Mapping[str, str] =
 def _mnist_samples(prefix: str, files: dict[str, Path], contents: dict[str, bytes]) -> Samples:
     """Return images and labels of one of MNIST's parts, checked against each other."""
     image_name = f"{prefix}-images-idx3-ubyte"
+    image_file = files[image_name]
+    images = _idx_values(image_file, contents[image_name], IMAGES_MAGIC)
     label_name = f"{prefix}-labels-idx1-ubyte"
-    images = _idx_values(files[image_name], contents[image_name], IMAGES_MAGIC)
-    labels = _idx_values(files[label_name], contents[label_name], LABELS_MAGIC)
+    label_file = files[label_name]
+    labels = _idx_values(label_file, contents[label_name], LABELS_MAGIC)
     shape = images.shape[1:]
     if shape != (EDGE, EDGE):
-        raise UserError(f"{files[image_name]}: found images of shape {shape}, expected {(EDGE, EDGE)}")
+        raise UserError(f"{image_file}: found images of shape {shape}, expected {(EDGE, EDGE)}")
     largest = labels.max()
     if len(labels) != len(images) or largest > 9:
         actual = f"found {len(labels)} labels up to {largest}"
-        raise UserError(f"{files[label_name]}: {actual}, expected {len(images)} from 0 to 9")
+        raise UserError(f"{label_file}: {actual}, expected {len(images)} from 0 to 9")
     return Samples(images, labels.astype(np.int64))
 
 
@@ -207,11 +210,14 @@ def _idx_values(path: Path, content: bytes, magic: int) -> np.ndarray:
     dimensions = magic & 0xFF
     start = 4 + 4 * dimensions
     shape = [int.from_bytes(content[offset : offset + 4], "big") for offset in range(4, start, 4)]
+    found_magic = content[:4]
+    is_of_kind = found_magic == magic.to_bytes(4, "big")
+    is_complete = len(content) == start + math.prod(shape)
     has_values = len(content) > start
-    if content[:4] != magic.to_bytes(4, "big") or len(content) != start + math.prod(shape) or not has_values:
+    if not (is_of_kind and is_complete and has_values):
         what = "images" if magic == IMAGES_MAGIC else "labels"
         raise UserError(
-            f"{path}: found {len(content)} bytes from {content[:4].hex() or 'none'} on, expected an IDX file of "
+            f"{path}: found {len(content)} bytes from {found_magic.hex() or 'none'} on, expected an IDX file of "
             f"{what}: {magic:08x}, its shape and all its values"
         )
     return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
