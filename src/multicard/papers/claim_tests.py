@@ -152,8 +152,12 @@ class Compare(Test):
         """Return a comparison for each pair of configurations; for a trend, for each pair on several device counts."""
         where = {name: values for name, values in self.where.items() if name != self.parameter}
         fitting = [configuration for configuration in configurations if fits(configuration, where)]
-        groups = grouped(fitting, lambda configuration: configuration.rest([self.parameter, *self.may_differ]))
-        pairs = one_per_job([pair for group in groups.values() for pair in self._pairs(group)])
+        may_differ = [self.parameter, *self.may_differ]
+        groups = grouped(fitting, lambda configuration: configuration.rest(may_differ))
+        pairs: list[Comparison] = []
+        for group in groups.values():
+            pairs += self._pairs(group)
+        pairs = one_per_job(pairs)
         return pairs if self.kind == "compare" else self._trends(pairs)
 
     def _pairs(self, configurations: Sequence[Configuration]) -> list[Comparison]:
@@ -166,25 +170,32 @@ class Compare(Test):
             if compared[self.parameter] not in self.of or not fits(compared, self.of_where):
                 continue
             for base in configurations:
-                if base[self.parameter] in self.against:
-                    ratios = ratio_by_block(compared.by_repeat(self.measure), base.by_repeat(self.measure))
-                    if ratios:
-                        pairs.append(Comparison(ratios, (compared, base)))
+                if base[self.parameter] not in self.against:
+                    continue
+                ratios = ratio_by_block(compared.by_repeat(self.measure), base.by_repeat(self.measure))
+                if ratios:
+                    pairs.append(Comparison(ratios, (compared, base)))
         return pairs
 
     def _trends(self, pairs: Sequence[Comparison]) -> list[Comparison]:
         """Compare each pair on the most devices with the same pair on the fewest; none if it ran on one number only."""
+        # For each series the same pair on each number of devices.
         series: dict[Hashable, dict[int, Comparison]] = defaultdict(dict)
+        may_differ = [self.parameter, "devices", *self.may_differ, *OBSERVATION]
         for pair in pairs:
             compared, base = pair.sides
-            shared = compared.rest([self.parameter, "devices", *self.may_differ, *OBSERVATION])
-            series[shared, compared[self.parameter], base[self.parameter]][compared["devices"]] = pair
+            key = (compared.rest(may_differ), compared[self.parameter], base[self.parameter])
+            device_count = compared["devices"]
+            series[key][device_count] = pair
         trends = []
-        for by_devices in series.values():
-            fewest, most = by_devices[min(by_devices)], by_devices[max(by_devices)]
-            ratios = ratio_by_block(most.by_block, fewest.by_block)
-            if len(by_devices) > 1 and ratios:
-                trends.append(Comparison(ratios, fewest.sides + most.sides))
+        for pair_by_devices in series.values():
+            if len(pair_by_devices) == 1:
+                continue
+            on_fewest = pair_by_devices[min(pair_by_devices)]
+            on_most = pair_by_devices[max(pair_by_devices)]
+            ratios = ratio_by_block(on_most.by_block, on_fewest.by_block)
+            if ratios:
+                trends.append(Comparison(ratios, on_fewest.sides + on_most.sides))
         return trends
 
 
@@ -200,18 +211,21 @@ class Efficiency(Test):
 
     def comparisons(self, configurations: Sequence[Configuration], results: Results) -> list[Comparison]:
         """Return a comparison for each configuration on several devices that has a speed-up."""
-        measured = {
-            (name, configuration[name], _key_without(configuration, name))
-            for configuration in results.configurations()
-            if configuration.completed
-            for name in self.measured_with
-        }
-        required = [(name, value) for name, values in self.measured_with.items() for value in values]
+        measured: set[tuple[Any, ...]] = set()
+        for configuration in results.configurations():
+            if configuration.completed:
+                for name in self.measured_with:
+                    measured.add((name, configuration[name], _key_without(configuration, name)))
         comparisons = []
         for speedup in _speedups(configurations, self.where):
             scaled = speedup.sides[0]
-            if all((name, value, _key_without(scaled, name)) in measured for name, value in required):
-                per_device = {block: times / scaled["devices"] for block, times in speedup.by_block.items()}
+            required: set[tuple[Any, ...]] = set()
+            for name, values in self.measured_with.items():
+                key = _key_without(scaled, name)
+                required.update((name, value, key) for value in values)
+            if required <= measured:
+                device_count = scaled["devices"]
+                per_device = {block: ratio / device_count for block, ratio in speedup.by_block.items()}
                 comparisons.append(speedup._replace(by_block=per_device))
         return one_per_job(comparisons, 1)
 
@@ -264,7 +278,9 @@ class ShareOfRuns(Test):
         for configuration in configurations:
             shares = {}
             for run in configuration.completed:
-                share = self.share(rows_by_run[run.run]) if run.run in rows_by_run else None
+                if run.run not in rows_by_run:
+                    continue
+                share = self.share(rows_by_run[run.run])
                 if share is not None:
                     shares[run.repeat] = share
             if shares and fits(configuration, self.where):
@@ -288,9 +304,10 @@ class ApiTime(ShareOfRuns):
         """Return the share of the summed durations of all calls of a run; None if these take no time."""
         # Rows of backtraces repeat calls of other rows.
         calls = rows[rows["api"] != "backtrace"]
-        matches = calls["function"].map(lambda name: bool(self.functions.search(str(name)))).astype(bool)
+        has_function = [bool(self.functions.search(str(name))) for name in calls["function"]]
         total_s = calls["total_s"].sum()
-        return float(calls["total_s"][matches].sum() / total_s) if total_s > 0 else None
+        total_of_functions_s = calls["total_s"][has_function].sum()
+        return float(total_of_functions_s / total_s) if total_s > 0 else None
 
 
 class Reaches(ShareOfRuns):
@@ -327,7 +344,8 @@ def fits(configuration: Configuration, where: Where) -> bool:
 
 
 def _is_wanted(value: Any, wanted: Value | list[Value] | Range | None) -> bool:
-    return value in (wanted if isinstance(wanted, list | Range) else [wanted])
+    values = wanted if isinstance(wanted, list | Range) else [wanted]
+    return value in values
 
 
 def _value(configuration: Configuration, name: str) -> Any:
