@@ -54,8 +54,9 @@ def check_jobs(jobs: int, partition: str, account: str, qos: str) -> Check | Non
     if not limits:
         return None
     words = listed([f"{limit.owner}: {limit.name} {limit.jobs}" for limit in limits])
-    least = min((limit.jobs for limit in limits if limit.is_on_submitted), default=None)
-    if least is not None and least < jobs:
+    on_submitted = [limit.jobs for limit in limits if limit.is_on_submitted]
+    least = min(on_submitted, default=jobs)
+    if least < jobs:
         excess = f"{jobs} at a time, and Slurm takes no more than {least} of yours ({words})"
         return Check("profile: jobs", excess, "warning", f"jobs: {least} in the profile; with more, some have to wait")
     return Check("profile: jobs", f"{jobs} at a time ({words})")
@@ -74,7 +75,9 @@ def _limits(partition: str, account: str, qos: str) -> Iterator[Limit]:
     qos_names = {qos, qos_of_partition} - {""}
     account = account or _default_account()
     for row in _rows("assoc", [f"user={user()}", f"cluster={_cluster()}"], ASSOCIATION_COLUMNS):
-        if row["Account"] == account and row["Partition"] in ("", partition):
+        has_account = row["Account"] == account
+        has_partition = row["Partition"] in ("", partition)
+        if has_account and has_partition:
             yield from _limits_in(row, f"account {account}", (SUBMITTED, RUNNING))
             if not qos:
                 qos_names.add(row["DefaultQOS"])
@@ -98,11 +101,16 @@ def _default_account() -> str:
 
 def _rows(entity: str, conditions: list[str], columns: list[str]) -> list[dict[str, str]]:
     """Return the rows that sacctmgr shows for an entity, such as "user"; no rows if there is no accounting."""
-    answer = ask(["sacctmgr", "--noheader", "--parsable2", "show", entity, *conditions, f"format={','.join(columns)}"])
+    columns_wanted = f"format={','.join(columns)}"
+    answer = ask(["sacctmgr", "--noheader", "--parsable2", "show", entity, *conditions, columns_wanted])
     if answer.problem is not None:
         return []
-    rows = [line.split("|") for line in answer.lines]
-    return [dict(zip(columns, row, strict=True)) for row in rows if len(row) == len(columns)]
+    rows = []
+    for line in answer.lines:
+        cells = line.split("|")
+        if len(cells) == len(columns):
+            rows.append(dict(zip(columns, cells, strict=True)))
+    return rows
 
 
 def _cluster() -> str:
@@ -118,14 +126,19 @@ def _cluster() -> str:
 
 def _partitions(name: str) -> list[Partition]:
     """Return the partition of this name; all partitions if the name is empty."""
-    lines = ask(["scontrol", "show", "partition", *([name] if name else [])]).lines
+    command = ["scontrol", "show", "partition"]
+    if name:
+        command.append(name)
     partitions: list[Partition] = []
-    for word in " ".join(lines).split():
+    # Words such as Default=YES. Each PartitionName=… begins the words of another partition.
+    for word in " ".join(ask(command).lines).split():
         key, _, value = word.partition("=")
         if key == "PartitionName":
             partitions.append(Partition(value))
         elif key == "Default" and partitions:
-            partitions[-1] = replace(partitions[-1], is_default=value == "YES")
+            is_default = value == "YES"
+            partitions[-1] = replace(partitions[-1], is_default=is_default)
         elif key == "QoS" and partitions:
-            partitions[-1] = replace(partitions[-1], qos="" if value == "N/A" else value)
+            qos = "" if value == "N/A" else value
+            partitions[-1] = replace(partitions[-1], qos=qos)
     return partitions
