@@ -39,8 +39,10 @@ def expected_scores(
     # scikit-learn takes long to import.
     from sklearn.linear_model import BayesianRidge
 
-    model = BayesianRidge().fit(_with_pairs(_single_values(sizes, list(scores))), list(scores.values()))
-    mean, deviation = model.predict(_with_pairs(_single_values(sizes, combinations)), return_std=True)
+    design_of_runs = _with_pairs(_single_values(sizes, list(scores)))
+    model = BayesianRidge().fit(design_of_runs, list(scores.values()))
+    design = _with_pairs(_single_values(sizes, combinations))
+    mean, deviation = model.predict(design, return_std=True)
     return ExpectedScores(mean, deviation)
 
 
@@ -60,9 +62,12 @@ def completion_probabilities(
 
     if all(completed.values()):
         return np.ones(len(combinations))
-    design = np.hstack(_single_values(sizes, list(completed)))
-    model = LogisticRegression().fit(design, list(completed.values()))
-    return model.predict_proba(np.hstack(_single_values(sizes, combinations)))[:, 1]
+    design_of_runs = np.hstack(_single_values(sizes, list(completed)))
+    model = LogisticRegression().fit(design_of_runs, list(completed.values()))
+    design = np.hstack(_single_values(sizes, combinations))
+    # The columns are the probabilities of False and of True.
+    probabilities = model.predict_proba(design)
+    return probabilities[:, 1]
 
 
 def _single_values(sizes: Sequence[int], combinations: Sequence[Levels]) -> list[np.ndarray]:
@@ -74,7 +79,12 @@ def _single_values(sizes: Sequence[int], combinations: Sequence[Levels]) -> list
     [[[0.5, -0.5]], [[-0.5, 0.5]]]
     """
     levels = np.array(combinations)
-    return [np.eye(size)[levels[:, parameter]] - 1 / size for parameter, size in enumerate(sizes)]
+    columns_by_parameter = []
+    for parameter, size in enumerate(sizes):
+        # The row of the identity matrix for a value has 1 in the column of the value, and 0 in all others.
+        has_value = np.eye(size)[levels[:, parameter]]
+        columns_by_parameter.append(has_value - 1 / size)
+    return columns_by_parameter
 
 
 def _with_pairs(single: Sequence[np.ndarray]) -> np.ndarray:
