@@ -212,10 +212,11 @@ def for_the_dark(svg: str) -> str:
     # A grey is # and three equal pairs of hexadecimal digits.
     greys = re.findall(r"(fill|stroke): (#([0-9a-f]{2})\3\3)\b", svg)
     for name, grey, level in sorted(set(greys)):
-        dark = _dark(int(level, 16) / 255)
-        rules.append(f'[style*="{name}: {grey}"]{{{name}:{dark} !important}}')
+        lightness = int(level, 16) / 255
+        rules.append(f'[style*="{name}: {grey}"]{{{name}:{_dark(lightness)} !important}}')
+    style = f"<style>@media (prefers-color-scheme: dark){{{''.join(rules)}}}</style>"
     body, end, after = svg.rpartition("</svg>")
-    return f"{body}<style>@media (prefers-color-scheme: dark){{{''.join(rules)}}}</style>{end}{after}"
+    return f"{body}{style}{end}{after}"
 
 
 def _dark(lightness: float) -> str:
@@ -230,14 +231,14 @@ def _dark(lightness: float) -> str:
 
 def _claims(contents: ReportContents) -> list[Claim]:
     """Return the claims with their tests, judged claims first; empty if no claim was judged."""
-    table, tests = contents.claims, contents.claim_tests
+    table = contents.claims
+    tests = contents.claim_tests
     if table is None or tests is None or table["verdict"].isin(NO_VERDICTS).all():
         return []
     claims = []
     for row in table.to_dict("records"):
-        rows_of_claim = tests[tests["claim"] == row["claim"]]
-        statements = zip(rows_of_claim["test"], rows_of_claim["finding"], strict=True)
-        tests_of_claim = [ClaimTest(statement, finding) for statement, finding in statements]
+        is_of_claim = tests["claim"] == row["claim"]
+        tests_of_claim = [ClaimTest(test.test, test.finding) for test in tests[is_of_claim].itertuples()]
         facts = {in_words(name): row[name] for name in CLAIM_FACTS if row.get(name)}
         claims.append(Claim(row["verdict"], row["claim_text"], tests_of_claim, facts))
     return sorted(claims, key=_verdict_order)
