@@ -32,7 +32,7 @@ class JobOutput:
 
     @property
     def ending(self) -> str:
-        """How the job ended, in words: its exit code and the last line that it printed."""
+        """The end of the job in words: its exit code and the last line that it printed."""
         return ending(self.exit_code, [line.text for line in self.lines])
 
 

@@ -36,7 +36,7 @@ class Environment:
 
     @property
     def mixed(self) -> str | None:
-        """What differs between the runs, such as "2 machines and 3 sets of versions"; None if nothing does."""
+        """The differences between the runs, such as "2 machines and 3 sets of versions"; None if there are none."""
         counts = {
             "machines": len(self.machines),
             "sets of versions": len(self.versions),

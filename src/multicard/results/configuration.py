@@ -45,7 +45,7 @@ class MeasuredRun:
 
     @property
     def outcome(self) -> str:
-        """How the run ended."""
+        """The way in which the run ended, such as "completed"."""
         return self.values["outcome"]
 
     @property

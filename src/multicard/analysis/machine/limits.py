@@ -76,7 +76,7 @@ class MeasuredPart(BaseModel):
 
     @property
     def disturbance(self) -> str | None:
-        """What disturbed the measurements or throttled the GPU, in words; None if nothing did, or nothing is known."""
+        """The cause that disturbed the measurements or throttled the GPU, in words; None if none is known."""
         return disturbance(self.conditions, self.ranks)
 
     @property
