@@ -77,7 +77,8 @@ def _doubt(subject: str, notices_of_runs: Sequence[Mapping[str, str]]) -> str | 
     texts = [notices[subject] for notices in notices_of_runs if subject in notices]
     if not texts:
         return None
-    first = texts[0] if len(set(texts)) == 1 else f"the first: {texts[0]}"
+    are_equal = len(set(texts)) == 1
+    first = texts[0] if are_equal else f"the first: {texts[0]}"
     heading = subject[0].upper() + subject[1:]
     run_count = counted(len(notices_of_runs), "run")
     return f"{heading}: {len(texts)} of {run_count} ({first})"
@@ -90,7 +91,8 @@ def _synthetic_line(results: Results) -> list[str]:
 
 def _differing_machines(runs: Sequence[MeasuredRun]) -> list[str]:
     """Return a line with the kinds of machines, if there are several."""
-    machines = sorted({run.provenance.kind or "" for run in runs if run.provenance.machine})
+    provenances = [run.provenance for run in runs]
+    machines = sorted({provenance.kind or "" for provenance in provenances if provenance.machine})
     if len(machines) < 2:
         return []
     names = [printable(machine, LONGEST_NAME) for machine in machines]
@@ -99,13 +101,15 @@ def _differing_machines(runs: Sequence[MeasuredRun]) -> list[str]:
 
 def _differing_versions(runs: Sequence[MeasuredRun]) -> list[str]:
     """Return a line with the versions that some runs had and others had not, if there are any."""
-    in_words = dict.fromkeys(run.provenance.versions for run in runs if run.provenance.versions)
-    sets: list[set[str]] = [set(versions.split(", ")) for versions in in_words]
+    versions_of_runs = [run.provenance.versions for run in runs]
+    distinct = dict.fromkeys(versions for versions in versions_of_runs if versions)
+    sets: list[set[str]] = [set(versions.split(", ")) for versions in distinct]
     if len(sets) < 2:
         return []
     of_any_run = sets[0].union(*sets)
     of_all_runs = sets[0].intersection(*sets)
-    names = [printable(version, LONGEST_NAME) for version in sorted(of_any_run - of_all_runs)]
+    differing = sorted(of_any_run - of_all_runs)
+    names = [printable(version, LONGEST_NAME) for version in differing]
     return [f"{len(sets)} sets of versions: {', '.join(names)}"]
 
 
@@ -113,13 +117,14 @@ def _differing_variables(results: Results, runs: Sequence[MeasuredRun]) -> list[
     """Return a line with the environment variables that differ between runs, and their values, if there are any."""
     info = results.table(RUNS_INFO)
     run_names = [run.run for run in runs]
-    variables = info.loc[info["run"].isin(run_names), "variables"]
+    is_of_runs = info["run"].isin(run_names)
+    variables = info.loc[is_of_runs, "variables"]
     environments = [json.loads(text) for text in variables.dropna().unique()]
     if len(environments) < 2:
         return []
-    names = sorted({name for environment in environments for name in environment})
+    names: set[str] = set().union(*environments)
     differing = []
-    for name in names:
+    for name in sorted(names):
         # A dictionary, unlike a set, keeps the distinct values in the order of the runs.
         values = dict.fromkeys(environment.get(name, "not set") for environment in environments)
         if len(values) > 1:

@@ -32,13 +32,20 @@ def overview(results: Results) -> pd.DataFrame:
     shown = measures_shown(results)
     table = over_repeats(results, shown, include_lost=True)
     parameters = parameters_in(table)
-    runs = results.frame().groupby(parameters, sort=False, dropna=False)
-    table["outcome"] = runs["outcome"].agg(_outcomes_in_words).to_numpy()
-    table["reason"] = runs["reason"].agg(lambda reasons: "; ".join(reasons.dropna().unique())).to_numpy()
+    by_configuration = results.frame().groupby(parameters, sort=False, dropna=False)
+    # Groups are in the order of the runs, as the rows of the table are.
+    table["outcome"] = by_configuration["outcome"].agg(_outcomes_in_words).to_numpy()
+    table["reason"] = by_configuration["reason"].agg(_reasons_in_words).to_numpy()
     candidates = [name for name in parameters if name not in ("devices", "scaling")]
     varying = workload_of(table).varying(table, candidates)
-    values = [column for measure in shown for column in (measure, f"{measure}_low", f"{measure}_high")]
+    values: list[str] = []
+    for measure in shown:
+        values += [measure, f"{measure}_low", f"{measure}_high"]
     return table[["devices", *varying, *values, "outcome", "reason"]]
+
+
+def _reasons_in_words(reasons: pd.Series) -> str:
+    return "; ".join(reasons.dropna().unique())
 
 
 def _outcomes_in_words(outcomes: pd.Series) -> str:

@@ -51,13 +51,14 @@ def speedups(job: Choices) -> list[ChosenSpeedup]:
     fastest = {row.devices: row for row in slowest_first}
     chosen = [fastest[devices] for devices in sorted(fastest)]
     ratios = [chosen_among(row.speedup, counts[row.devices]) for row in chosen if row.speedup is not None]
-    return [ChosenSpeedup(row, ratio) for row, ratio in zip(chosen, corrected(ratios), strict=True)]
+    corrected_ratios = corrected(ratios)
+    return [ChosenSpeedup(row, ratio) for row, ratio in zip(chosen, corrected_ratios, strict=True)]
 
 
 def best_of_words(job: Choices, devices: int) -> str:
     """Return in words from how many choices the fastest on `devices` devices was picked; empty if from one or none."""
-    count = sum(_is_candidate(row) and row.devices == devices for row in job.rows)
-    return f"the best of {count}" if count > 1 else ""
+    candidates = [row for row in job.rows if _is_candidate(row) and row.devices == devices]
+    return f"the best of {len(candidates)}" if len(candidates) > 1 else ""
 
 
 def how_many(job: Choices, caveats: tuple[str, ...] = ()) -> Answer:
@@ -85,7 +86,8 @@ def _why_no_speedup(job: Choices) -> str:
         return NO_THROUGHPUT
     if len(counts) == 1:
         [only] = counts
-        return f"{NOT_KNOWN}: only {job.on(only)} {'was' if only == 1 else 'were'} measured"
+        verb = "was" if only == 1 else "were"
+        return f"{NOT_KNOWN}: only {job.on(only)} {verb} measured"
     if 1 in counts:
         return f"{NOT_KNOWN}: no run on one device of the same training and parameters to compare with"
     return f"{NOT_KNOWN}: no run on one device to compare with"
@@ -102,8 +104,9 @@ def which_configuration(job: Choices, caveats: tuple[str, ...] = ()) -> list[Ans
     for fastest in ordered:
         rivals = _rivals(job, fastest)
         if fastest.ratio is None and rivals:
+            sentence = _fastest_words(job, fastest, rivals)
             rows = [_family_row(job, row) for row in (fastest, *rivals)]
-            answers.append(Answer(WHICH, _fastest_words(job, fastest, rivals), tuple(rows), caveats, "tradeoff"))
+            answers.append(Answer(WHICH, sentence, tuple(rows), caveats, "tradeoff"))
     return answers
 
 
@@ -124,8 +127,9 @@ def gains_by_changes(job: Choices, caveats: tuple[str, ...] = ()) -> list[Answer
 
 
 def _gain_result(job: Choices, row: Choice, gain: Gain) -> Result:
-    text = f"{_change_words(row, gain)}: {gain.ratio.format(unit=FASTER)} on {job.on(row.devices)}"
-    return Result(text, doubt_of(gain.ratio))
+    change = _change_words(row, gain)
+    ratio = gain.ratio.format(unit=FASTER)
+    return Result(f"{change}: {ratio} on {job.on(row.devices)}", doubt_of(gain.ratio))
 
 
 def _gain_row(row: Choice, gain: Gain) -> Row:
@@ -149,10 +153,13 @@ def joined(results: Sequence[Result]) -> str:
     """
     notes = {result.note for result in results}
     if len(results) > 1 and len(notes) == 1:
-        [note] = notes
+        [common_note] = notes
         texts = [result.text for result in results]
-        return "; ".join([*texts, f"each: {note}"] if note else texts)
-    return "; ".join(f"{result.text}, {result.note}" if result.note else result.text for result in results)
+        if common_note:
+            texts.append(f"each: {common_note}")
+    else:
+        texts = [f"{result.text}, {result.note}" if result.note else result.text for result in results]
+    return "; ".join(texts)
 
 
 def doubt_of(ratio: Interval) -> str:
@@ -167,7 +174,9 @@ def doubt_of(ratio: Interval) -> str:
         return "one repeat, so it may be noise" if ratio.repeats < 2 else EQUAL_REPEATS
     if verdict(ratio) != "none":
         return ""
-    alone_shows_difference = (ratio.low is not None and ratio.low > 1) or (ratio.high is not None and ratio.high < 1)
+    alone_shows_more = ratio.low is not None and ratio.low > 1
+    alone_shows_less = ratio.high is not None and ratio.high < 1
+    alone_shows_difference = alone_shows_more or alone_shows_less
     return "not significant among so many comparisons" if alone_shows_difference else "no significant difference"
 
 
@@ -179,9 +188,10 @@ def standing(row: Choice) -> str:
     if row.is_worse:
         return "slower"
     if ratio.p_value is None:
-        return f"{'one repeat' if ratio.repeats < 2 else 'equal repeats'}, so not compared"
+        reason = "one repeat" if ratio.repeats < 2 else "equal repeats"
+        return f"{reason}, so not compared"
     alone_shows_slower = ratio.high is not None and ratio.high < 1
-    return f"not significantly slower{' among so many comparisons' if alone_shows_slower else ''}"
+    return "not significantly slower among so many comparisons" if alone_shows_slower else "not significantly slower"
 
 
 def _is_candidate(row: Choice) -> bool:
@@ -192,23 +202,23 @@ def _is_candidate(row: Choice) -> bool:
 def _speedup_result(job: Choices, speedup: ChosenSpeedup) -> Result:
     row, ratio = speedup
     one_device = "1 GPU" if job.device == "cuda" else "1"
-    devices = job.on(row.devices) + (" (weak scaling)" if BATCH in row.changes else "")
+    devices = job.on(row.devices)
+    if BATCH in row.changes:
+        devices += " (weak scaling)"
+    times_as_fast = ratio.format(unit=f"{FASTER} as {one_device}")
     device_hours = f"{number(row.devices / ratio.value)}× the {HOURS[job.device]}"
     notes = (
         best_of_words(job, row.devices),
         doubt_of(ratio) or device_hours,
         implausible(ratio.value, row.devices),
     )
-    return Result(f"{devices}: {ratio.format(unit=f'{FASTER} as {one_device}')}", ", ".join(filter(None, notes)))
+    return Result(f"{devices}: {times_as_fast}", ", ".join(note for note in notes if note))
 
 
 def _rivals(job: Choices, fastest: Choice) -> list[Choice]:
     """Return the choices of the family of `fastest` that are compared with the fastest one."""
-    return [
-        row
-        for row in job.rows
-        if row.ratio is not None and (row.devices, row.changes) == (fastest.devices, fastest.changes)
-    ]
+    family = [row for row in job.rows if row.devices == fastest.devices and row.changes == fastest.changes]
+    return [row for row in family if row.ratio is not None]
 
 
 def _family_row(job: Choices, row: Choice) -> Row:
@@ -226,12 +236,19 @@ def _fastest_words(job: Choices, fastest: Choice, rivals: Sequence[Choice]) -> s
 
     Rivals that are not shown to be slower count as nearer than those that are. Among them the speed decides.
     """
-    ratios = [(row, row.ratio) for row in rivals if row.ratio is not None]
-    nearest, ratio = min(ratios, key=lambda rival: (rival[0].is_worse, abs(rival[1].value - 1)))
-    where = job.on(fastest.devices) + (f" ({words_of(fastest.changes)})" if fastest.changes else "")
+
+    def distance(rival: tuple[Choice, Interval]) -> tuple[bool, float]:
+        row, ratio = rival
+        return row.is_worse, abs(ratio.value - 1)
+
+    nearest, ratio = min([(row, row.ratio) for row in rivals if row.ratio is not None], key=distance)
+    family = job.on(fastest.devices)
+    if fastest.changes:
+        family += f" ({words_of(fastest.changes)})"
     rate = fastest.rate.format(unit=f" {plural(2, job.unit)} per second")
+    times_as_fast = ratio.format(unit=FASTER)
     more = f" and {len(rivals) - 1} more" if len(rivals) > 1 else ""
     return (
-        f"fastest of {fastest.rivals} on {where}: {job.recipe(fastest)}, {rate}; {standing(nearest)}: "
-        f"{job.recipe(nearest)}, {ratio.format(unit=FASTER)}{more}"
+        f"fastest of {fastest.rivals} on {family}: {job.recipe(fastest)}, {rate}; "
+        f"{standing(nearest)}: {job.recipe(nearest)}, {times_as_fast}{more}"
     )

@@ -81,20 +81,25 @@ def proposed_choice(job: Choices, request: Request) -> tuple[Choice, str]:
     # A batch that grows with the devices changes the training. So choices with the reference's batch are preferred, if
     # they ran on several numbers of devices and so show how the job scales.
     unchanged = [row for row in alike if not row.changes]
-    shows_scaling = len({row.devices for row in unchanged}) > 1
+    device_counts = {row.devices for row in unchanged}
+    shows_scaling = len(device_counts) > 1
     candidates = unchanged if shows_scaling else alike
-    recommended, why = _recommended(replace(job, rows=candidates), request.least_efficiency)
+    job_of_candidates = replace(job, rows=candidates)
+    recommended, why = _recommended(job_of_candidates, request.least_efficiency)
+    recommended_devices = job.on(recommended.devices)
     if request.devices in (None, recommended.devices):
         row = recommended
-        reason = f"{job.on(recommended.devices)}: {why}."
+        reason = f"{recommended_devices}: {why}."
     else:
         row = _fastest_on(request.devices, job, alike, candidates)
-        reason = f"{job.on(row.devices)} as stated; recommended: {job.on(recommended.devices)}, {why}."
+        reason = f"{job.on(row.devices)} as stated; recommended: {recommended_devices}, {why}."
     measure = WORK[request.unit].measure
     if not row.configuration.values(measure):
         raise UserError(f"--{request.unit}: no run on {job.on(row.devices)} tells {measure}, expected other work")
     doubt = implausible(row.speedup.value, row.devices) if row.speedup else None
-    return row, f"{reason} It is {doubt}." if doubt else reason
+    if doubt:
+        reason = f"{reason} It is {doubt}."
+    return row, reason
 
 
 def _fastest_on(devices: int | None, job: Choices, alike: Sequence[Choice], candidates: Sequence[Choice]) -> Choice:
@@ -132,19 +137,20 @@ def _recommended(job: Choices, least_efficiency: float) -> tuple[Choice, str]:
         less_efficient = "".join(f"; on {_efficiency_words(speedup)}" for speedup in larger)
         return best, f"the most of those measured ({_device_counts(job.rows)}) that are {rule}{less_efficient}"
     fastest = min(job.rows, key=lambda row: row.time_s.value)
-    if len({row.devices for row in job.rows}) == 1:
+    device_counts = {row.devices for row in job.rows}
+    if len(device_counts) == 1:
         return fastest, "the only number that was measured"
     on_one = [row for row in job.rows if row.devices == 1]
     if not on_one:
         return fastest, "the fastest that was measured; no run on one tells how efficient it is"
-    tried = ", ".join(
-        _efficiency_words(speedup) + ("" if _may_be_faster(speedup.ratio) else ", not shown to be faster")
-        for speedup in scaled
-    )
     # A configuration that also ran on several devices comes first, since it shows how the job scales.
     with_series = [row for row in on_one if len(series_of(job, row)) != 1]
     best = min(with_series or on_one, key=lambda row: row.time_s.value)
-    return best, f"no larger number that was measured is {rule}" + (f" ({tried})" if tried else "")
+    reason = f"no larger number that was measured is {rule}"
+    if scaled:
+        tried = [_efficiency_and_doubt(speedup) for speedup in scaled]
+        reason += f" ({', '.join(tried)})"
+    return best, reason
 
 
 def series_of(job: Choices, choice: Choice) -> list[Choice]:
@@ -158,15 +164,22 @@ def series_of(job: Choices, choice: Choice) -> list[Choice]:
     rows_of_configuration = _differing_only_in_scale(job, choice)
     on_several = [row for row in rows_of_configuration if row.devices > 1]
     on_several.sort(key=lambda row: row.time_s.value)
-    method = choice.configuration[workload.method]
+    method = _method(choice, workload)
     if choice.devices == 1:
         method = _scaled_method(method, on_several, workload)
-    on_one = {row.configuration[workload.method]: row for row in rows_of_configuration if row.devices == 1}
+    scaled = [row for row in on_several if _method(row, workload) == method]
+    # Sorting is stable, so of several choices on the same numbers of devices and nodes the fastest comes first.
+    scaled.sort(key=lambda row: (row.devices, row.configuration["nodes"] or 1))
+    on_one = {_method(row, workload): row for row in rows_of_configuration if row.devices == 1}
     # The workload names the methods of baselines, the best first. The first one that was measured is used.
     baselines = [on_one[name] for name in workload.baselines(method) if name in on_one]
-    scaled = [row for row in on_several if row.configuration[workload.method] == method]
-    # Sorting is stable, so of several choices on the same numbers of devices and nodes the fastest comes first.
-    return sorted([*baselines[:1], *scaled], key=lambda row: (row.devices, row.configuration["nodes"] or 1))
+    return [*baselines[:1], *scaled]
+
+
+def _method(choice: Choice, workload: Workload) -> str:
+    """Return the value of the parameter that `workload` names as its method, such as the strategy `ddp`."""
+    method: str = choice.configuration[workload.method]
+    return method
 
 
 def _differing_only_in_scale(job: Choices, choice: Choice) -> list[Choice]:
@@ -184,7 +197,7 @@ def _scaled_method(method: str, scaled: Sequence[Choice], workload: Workload) ->
     `scaled`: the choices on several devices, the fastest first. If one of them has `method` itself, that is returned.
     Otherwise it is the method of the fastest choice with this baseline. If there is none, `method` is returned.
     """
-    methods = [row.configuration[workload.method] for row in scaled]
+    methods = [_method(row, workload) for row in scaled]
     for name in (method, *methods):
         if name in methods and method in workload.baselines(name):
             return name
@@ -200,8 +213,8 @@ def scaling_of(series: Iterable[Choice], scaling_by_run: Mapping[str, str]) -> s
     >>> scaling_of([], {"run": "strong"})
     'unknown'
     """
-    scaled = [row for row in series if row.devices > 1]
-    scalings = {scaling_by_run.get(row.configuration.completed[0].run, UNKNOWN) for row in scaled}
+    first_runs = [row.configuration.completed[0].run for row in series if row.devices > 1]
+    scalings = {scaling_by_run.get(run, UNKNOWN) for run in first_runs}
     return scalings.pop() if len(scalings) == 1 else UNKNOWN
 
 
@@ -218,14 +231,16 @@ def other_series(job: Choices, series: Sequence[Choice], scaling_by_run: Mapping
     reference = series[-1].configuration.parameters
 
     def distance(row: Choice, candidate: list[Choice]) -> tuple[int, int, float]:
-        parameters = row.configuration.parameters.items()
-        differing = sum(reference.get(name) != value for name, value in parameters)
-        return differing, -len(candidate), -row.rate.value
+        parameters = row.configuration.parameters
+        differing = [name for name, value in parameters.items() if reference.get(name) != value]
+        return len(differing), -len(candidate), -row.rate.value
 
     candidates = []
-    for row in job.rows:
-        candidate = series_of(job, row) if row.devices > 1 else []
-        shows_scaling = len({choice.devices for choice in candidate}) > 1
+    on_several = [row for row in job.rows if row.devices > 1]
+    for row in on_several:
+        candidate = series_of(job, row)
+        device_counts = {choice.devices for choice in candidate}
+        shows_scaling = len(device_counts) > 1
         if shows_scaling and scaling_of(candidate, scaling_by_run) == other_scaling:
             candidates.append((distance(row, candidate), candidate))
     if not candidates:
@@ -247,10 +262,17 @@ def _efficiency_words(speedup: ChosenSpeedup) -> str:
     return f"{speedup.choice.devices}: {percent(_efficiency(speedup))}"
 
 
+def _efficiency_and_doubt(speedup: ChosenSpeedup) -> str:
+    """Return a number of devices with its efficiency, such as `8: 61%` or `8: 11%, not shown to be faster`."""
+    efficiency = _efficiency_words(speedup)
+    return efficiency if _may_be_faster(speedup.ratio) else f"{efficiency}, not shown to be faster"
+
+
 def _may_be_faster(ratio: Interval) -> bool:
     """True if a ratio is shown to be above 1, or has no p-value, as with a single repeat or with equal repeats."""
     return verdict(ratio) in ("more", "unknown")
 
 
 def _device_counts(rows: Iterable[Choice], conjunction: str = "and") -> str:
-    return listed([str(count) for count in sorted({row.devices for row in rows})], conjunction)
+    counts = sorted({row.devices for row in rows})
+    return listed([str(count) for count in counts], conjunction)

@@ -25,7 +25,8 @@ def learning_of(configurations: Sequence[Configuration]) -> dict[Hashable, Learn
     """
     learnings: dict[Hashable, Learning] = {}
     for configuration in configurations:
-        values = {**configuration.parameters, **configuration.completed[0].values}
+        first_run = configuration.completed[0]
+        values = {**configuration.parameters, **first_run.values}
         learnings[configuration.key] = configuration.workload.learning(values)
     batches = [learning.get(BATCH) for learning in learnings.values()]
     measured = {batch for batch in batches if isinstance(batch, float)}
@@ -44,8 +45,9 @@ def _names_of_batches(measured: set[float]) -> dict[float, int | str]:
     for largest in descending:
         is_whole = abs(largest - round(largest)) < ROUNDING * largest
         name = round(largest) if is_whole else f"about {round(largest)}"
+        smallest_equal = largest * (1 - SAME_WORK)
         for batch in descending:
-            if batch >= largest * (1 - SAME_WORK):
+            if batch >= smallest_equal:
                 names.setdefault(batch, name)
     return names
 
@@ -64,9 +66,13 @@ def key_of(learning: Learning) -> tuple[Any, ...]:
 
 def changes_from(reference: Learning, learning: Learning) -> Changes:
     """Return what differs, by name: its value in `reference` and its value in `learning`; None for no value."""
-    names = dict.fromkeys((*reference, *learning))
-    pairs = {name: (reference.get(name), learning.get(name)) for name in names}
-    return {name: (before, after) for name, (before, after) in pairs.items() if before != after}
+    changes: dict[str, tuple[Any, Any]] = {}
+    for name in dict.fromkeys((*reference, *learning)):
+        before = reference.get(name)
+        after = learning.get(name)
+        if before != after:
+            changes[name] = (before, after)
+    return changes
 
 
 def words_of(learning: Learning | Changes) -> str:
@@ -79,7 +85,8 @@ def words_of(learning: Learning | Changes) -> str:
     >>> words_of({"global batch size": (128, 256), "learning rate": (0.1, 0.2)})
     'global batch size: 128 → 256, learning rate: 0.1 → 0.2'
     """
-    texts = [f"{name}: {_value_words(value)}" for name, value in learning.items() if not _is_implied(name, learning)]
+    names = [name for name in learning if not _is_implied(name, learning)]
+    texts = [f"{name}: {_value_words(learning[name])}" for name in names]
     return ", ".join(texts)
 
 

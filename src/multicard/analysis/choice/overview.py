@@ -32,7 +32,8 @@ def tiles(job: Choices, report: BottleneckReport, costs: Mapping[str, PartCost],
         return []
     shown = [_fastest_tile(job, fastest)]
     sure = counted(fastest.rate.repeats, "repeat")
-    speedup = next((speedup for speedup in speedups(job) if speedup.choice.key == report.configuration.key), None)
+    speedup_of_configuration = {speedup.choice.key: speedup for speedup in speedups(job)}
+    speedup = speedup_of_configuration.get(report.configuration.key)
     if speedup is not None:
         shown.append(_speedup_tile(job, speedup))
         sure = SURE[verdict(speedup.ratio)]
@@ -43,18 +44,26 @@ def tiles(job: Choices, report: BottleneckReport, costs: Mapping[str, PartCost],
 
 
 def _fastest_tile(job: Choices, fastest: Choice) -> Tile:
-    rate = f"{number(fastest.rate.value)} {plural(2, job.unit)} per second"
-    is_fastest_of_all = fastest.rate.value == max(row.rate.value for row in job.rows)
+    highest_rate = max(row.rate.value for row in job.rows)
+    is_fastest_of_all = fastest.rate.value == highest_rate
     title = "Fastest that was measured" if is_fastest_of_all else "Fastest of the same training"
-    return Tile(title, job.on(fastest.devices), "; ".join(filter(None, (job.recipe(fastest), rate))))
+    rate = f"{number(fastest.rate.value)} {plural(2, job.unit)} per second"
+    return Tile(title, job.on(fastest.devices), _joined(job.recipe(fastest), rate))
 
 
 def _speedup_tile(job: Choices, speedup: ChosenSpeedup) -> Tile:
-    devices, ratio = speedup.choice.devices, speedup.ratio
+    devices = speedup.choice.devices
+    ratio = speedup.ratio
     value, details = ratio.texts()
-    efficiency = implausible(ratio.value, devices) or f"{percent(ratio.value / devices)} efficient"
-    notes = "; ".join(filter(None, (details, best_of_words(job, devices), efficiency)))
+    efficiency = f"{percent(ratio.value / devices)} efficient"
+    doubt = implausible(ratio.value, devices)
+    notes = _joined(details, best_of_words(job, devices), doubt or efficiency)
     return Tile(f"Speed-up of {job.on(devices)} over 1", f"{value}×", notes)
+
+
+def _joined(*notes: str) -> str:
+    """Return the notes that are not empty, separated by semicolons."""
+    return "; ".join(note for note in notes if note)
 
 
 def _step_tile(job: Choices, report: BottleneckReport, costs: Mapping[str, PartCost]) -> Tile | None:
@@ -66,23 +75,34 @@ def _step_tile(job: Choices, report: BottleneckReport, costs: Mapping[str, PartC
         return Tile(f"Cost of {cost.name}, measured", percent(cost.share.value), notes)
     if report.largest is None:
         return None
-    return Tile("Largest part of the step", percent(report.parts[report.largest]), f"{report.largest}, on {devices}")
+    share = report.parts[report.largest]
+    return Tile("Largest part of the step", percent(share), f"{report.largest}, on {devices}")
 
 
 def word_table(job: Choices) -> WordTable:
     """Return a row in words for each choice. Columns in which all cells are empty are left out."""
-    rows = job.rows
+    choices = job.rows
+    units = plural(2, job.unit).capitalize()
     columns = {
-        "Devices": [job.on(row.devices) for row in rows],
-        "Recipe": [job.recipe(row) for row in rows],
-        "Changes": [words_of(row.changes) for row in rows],
-        f"{plural(2, job.unit).capitalize()} per second": [row.rate.format() for row in rows],
-        "Speed-up": [row.speedup.format() if row.speedup and row.devices > 1 else "" for row in rows],
-        "Memory per device": [with_unit(row.memory_bytes, BYTES) if row.memory_bytes else "" for row in rows],
-        "Standing": [standing(row) for row in rows],
+        "Devices": [job.on(choice.devices) for choice in choices],
+        "Recipe": [job.recipe(choice) for choice in choices],
+        "Changes": [words_of(choice.changes) for choice in choices],
+        f"{units} per second": [choice.rate.format() for choice in choices],
+        "Speed-up": [_speedup_words(choice) for choice in choices],
+        "Memory per device": [_memory_words(choice) for choice in choices],
+        "Standing": [standing(choice) for choice in choices],
     }
     shown = {heading: cells for heading, cells in columns.items() if any(cells)}
-    return WordTable(
-        headings=list(shown),
-        rows=[[cell or UNKNOWN for cell in cells] for cells in zip(*shown.values(), strict=True)],
-    )
+    rows = []
+    for cells in zip(*shown.values(), strict=True):
+        rows.append([cell or UNKNOWN for cell in cells])
+    return WordTable(headings=list(shown), rows=rows)
+
+
+def _speedup_words(choice: Choice) -> str:
+    """Return the speed-up of a choice on several devices; empty for one device, or if it has no speed-up."""
+    return choice.speedup.format() if choice.speedup and choice.devices > 1 else ""
+
+
+def _memory_words(choice: Choice) -> str:
+    return with_unit(choice.memory_bytes, BYTES) if choice.memory_bytes else ""

@@ -20,9 +20,10 @@ def _values(parameter: str) -> tuple[object, ...]:
     """Return the values of a parameter in the order in which its type lists them, but `none` or False first."""
     models = [workload.parameters for workload in WORKLOADS.values()]
     field = next(model.model_fields[parameter] for model in models if parameter in model.model_fields)
-    if field.annotation is bool:
+    annotation = field.annotation
+    if annotation is bool:
         return False, True
-    values = get_args(field.annotation)
+    values = get_args(annotation)
     without_none = tuple(value for value in values if value != "none")
     return ("none", *without_none) if "none" in values else without_none
 
@@ -48,9 +49,12 @@ def means(results: Results, values: list[str]) -> pd.DataFrame:
     Columns: the parameters, `repeats` (how many completed), and the values. A value that no run has is empty.
     """
     completed = results.completed().frame()
-    completed = completed.reindex(columns=list(dict.fromkeys((*completed, *values))))
-    groups = completed.groupby(list(results.parameters()), sort=False, dropna=False)
-    return pd.DataFrame({"repeats": groups.size(), **groups[values].mean()}).reset_index()
+    columns = list(dict.fromkeys((*completed, *values)))
+    completed = completed.reindex(columns=columns)
+    by_configuration = completed.groupby(list(results.parameters()), sort=False, dropna=False)
+    repeats = by_configuration.size()
+    means_of_values = by_configuration[values].mean()
+    return pd.DataFrame({"repeats": repeats, **means_of_values}).reset_index()
 
 
 class _Setting(NamedTuple):
@@ -85,14 +89,16 @@ def gains(results: Results, parameter: str) -> pd.DataFrame:
     base, compared = _compared(list(samples), parameter)
     pool = Pool(samples)
     ratios = [pool.ratio(setting._replace(value=base), setting) for setting in compared]
+    values = [setting.value for setting in compared]
     table = _other_values_table(timed.frame()[other_parameters], list(samples), compared)
     table.insert(0, "base", base)
-    table.insert(1, "value", pd.Series([setting.value for setting in compared], dtype=object))
+    table.insert(1, "value", pd.Series(values, dtype=object))
     return pd.concat([table, _excess("gain", ratios)], axis="columns")
 
 
 def _setting(configuration: Configuration, parameter: str, other_parameters: Sequence[str]) -> _Setting:
-    return _Setting(configuration[parameter], tuple(configuration[name] for name in other_parameters))
+    other_values = tuple(configuration[name] for name in other_parameters)
+    return _Setting(configuration[parameter], other_values)
 
 
 def _compared(settings: Sequence[_Setting], parameter: str) -> tuple[Hashable, list[_Setting]]:
@@ -108,9 +114,13 @@ def _compared(settings: Sequence[_Setting], parameter: str) -> tuple[Hashable, l
     base, *compared_values = present
     with_base = {setting.other_values for setting in settings if setting.value == base}
     distinct = dict.fromkeys(setting.other_values for setting in settings)
-    candidates = [_Setting(value, row) for value in compared_values for row in distinct if row in with_base]
+    comparable = [other_values for other_values in distinct if other_values in with_base]
     measured = set(settings)
-    return base, [setting for setting in candidates if setting in measured]
+    compared = []
+    for value in compared_values:
+        candidates = [_Setting(value, other_values) for other_values in comparable]
+        compared += [setting for setting in candidates if setting in measured]
+    return base, compared
 
 
 def _other_values_table(rows: pd.DataFrame, settings: Sequence[_Setting], compared: Sequence[_Setting]) -> pd.DataFrame:
@@ -121,7 +131,8 @@ def _other_values_table(rows: pd.DataFrame, settings: Sequence[_Setting], compar
     """
     distinct = list(dict.fromkeys(setting.other_values for setting in settings))
     positions = [distinct.index(setting.other_values) for setting in compared]
-    return rows.drop_duplicates().iloc[positions].reset_index(drop=True)
+    distinct_rows = rows.drop_duplicates()
+    return distinct_rows.iloc[positions].reset_index(drop=True)
 
 
 def as_used(results: Results, parameter: str) -> Results:

@@ -41,7 +41,10 @@ def environment_differences(
     `by_name`: False if the names of machines cannot be compared, because archives replace them. Digests of machines are
     reported only if no difference of names is, and if both sets have digests.
     """
-    variables = sorted({name for record in [*a, *b] for name in record.variables or {}})
+    set_variables: set[str] = set()
+    for record in (*a, *b):
+        set_variables.update(record.variables or {})
+    variables = sorted(set_variables)
     facts_a = _facts(a, variables)
     facts_b = _facts(b, variables)
     differences = []
@@ -69,7 +72,11 @@ def _facts(records: Sequence[RunRecord], variables: Sequence[str]) -> dict[str, 
         for name, value in _facts_of(record, variables):
             if value is not None:
                 values[name].add(str(value))
-    return {name: ", ".join(sorted(values_of_fact)) or NOT_RECORDED for name, values_of_fact in values.items()}
+    facts = {}
+    for name, distinct in values.items():
+        # A recorded text may be empty.
+        facts[name] = ", ".join(sorted(distinct)) or NOT_RECORDED
+    return facts
 
 
 def _facts_of(record: RunRecord, variables: Sequence[str]) -> Iterator[tuple[str, object]]:
@@ -81,17 +88,21 @@ def _facts_of(record: RunRecord, variables: Sequence[str]) -> Iterator[tuple[str
         for name in variables:
             yield f"variable {name}", record.variables.get(name, "not set")
     yield "profiler", record.profiler.used
-    if record.script is not None and record.script.sha256:
-        yield f"script {record.script.file}", record.script.sha256[:SHOWN_DIGITS]
-    if record.data is not None:
-        yield f"data {record.data.dataset}", _checksums(record.data.files)
-    if record.model is not None:
-        yield f"model {record.model.model}", _checksums(record.model.files)
+    script = record.script
+    if script is not None and script.sha256:
+        yield f"script {script.file}", script.sha256[:SHOWN_DIGITS]
+    data = record.data
+    if data is not None:
+        yield f"data {data.dataset}", _checksums(data.files)
+    model = record.model
+    if model is not None:
+        yield f"model {model.model}", _checksums(model.files)
 
 
 def _machine_facts(host: Host, hardware: Hardware) -> Iterator[tuple[str, object]]:
     yield MACHINE, host.name
-    yield DIGEST, (host.machine_digest or "")[:SHOWN] or None
+    digest = host.machine_digest or ""
+    yield DIGEST, digest[:SHOWN] or None
     yield "system", host.system
     for name in ("processor", "logical_cpus", "usable_cpus", "memory_bytes"):
         yield name, getattr(hardware, name)
@@ -101,4 +112,5 @@ def _machine_facts(host: Host, hardware: Hardware) -> Iterator[tuple[str, object
 
 
 def _checksums(files: Sequence[ListedFile]) -> str | None:
-    return " ".join((file.sha256 or "")[:SHOWN_DIGITS] for file in files) or None
+    checksums = [file.sha256 or "" for file in files]
+    return " ".join(checksum[:SHOWN_DIGITS] for checksum in checksums) or None

@@ -41,9 +41,11 @@ def estimates_of(pairs: Sequence[Pair], tolerance: float | None) -> list[Estimat
     `tolerance`: the share by which b may be worse. Ratios are tested against 1 plus this share, or 1 less this share if
     less of a measure is worse. Without a tolerance they are tested against 1, by repeats, whatever the sessions are.
     """
+    pairs_of_measures: dict[str, dict[int, Pair]] = defaultdict(dict)
+    for index, pair in enumerate(pairs):
+        pairs_of_measures[pair.measure][index] = pair
     estimates: dict[int, Estimate] = {}
-    for measure in dict.fromkeys(pair.measure for pair in pairs):
-        pairs_of_measure = {index: pair for index, pair in enumerate(pairs) if pair.measure == measure}
+    for measure, pairs_of_measure in pairs_of_measures.items():
         estimates |= _estimates_of_measure(measure, pairs_of_measure, tolerance)
     in_order = [estimates[index] for index in range(len(pairs))]
     ratios = corrected([estimate.ratio for estimate in in_order])
@@ -104,7 +106,8 @@ def _estimate(pair: Pair, by_repeats: Interval | None, by_sessions: Interval | N
     """
     if not counts_sessions or pair.is_of_one_session or by_repeats is None:
         return Estimate(pair, by_repeats, lacks_sessions=False)
-    if by_sessions is not None and by_sessions.p_value is not None:
+    sessions_have_p_value = by_sessions is not None and by_sessions.p_value is not None
+    if sessions_have_p_value:
         return Estimate(pair, by_sessions, lacks_sessions=False)
     untested = replace(by_repeats, p_value=None)
     return Estimate(pair, untested, lacks_sessions=by_repeats.p_value is not None)
@@ -115,10 +118,13 @@ def _session_means(pair: Pair) -> tuple[Sample, Sample]:
 
     Both are empty if the sessions of the pair are not known, if it has no values, or if one is not above 0.
     """
-    if pair.sessions is None or min((*pair.a, *pair.b), default=0) <= 0:
+    smallest = min((*pair.a, *pair.b), default=0)
+    if pair.sessions is None or smallest <= 0:
         return {}, {}
     sessions_a, sessions_b = pair.sessions
-    return _means_of_sessions(pair.a, sessions_a), _means_of_sessions(pair.b, sessions_b)
+    means_a = _means_of_sessions(pair.a, sessions_a)
+    means_b = _means_of_sessions(pair.b, sessions_b)
+    return means_a, means_b
 
 
 def _means_of_sessions(values: Sequence[float], sessions: Sequence[int]) -> dict[int, float | None]:
@@ -126,4 +132,5 @@ def _means_of_sessions(values: Sequence[float], sessions: Sequence[int]) -> dict
     values_of_session: dict[int, list[float]] = defaultdict(list)
     for value, session in zip(values, sessions, strict=True):
         values_of_session[session].append(value)
-    return {session: geometric_mean(values_of_session[session]) for session in sorted(values_of_session)}
+    rising = sorted(values_of_session)
+    return {session: geometric_mean(values_of_session[session]) for session in rising}

@@ -112,13 +112,15 @@ def compare_captures(a: ActivityTables, b: ActivityTables) -> tuple[list[Differe
     A name that only one capture has is None in the other. The other rows are ordered by the size of their difference,
     or by their time if only one side has one. Host calls that wait for a device come last.
     """
-    time_a, time_b = step_time(a), step_time(b)
+    time_a = step_time(a)
+    time_b = step_time(b)
     differences: list[Difference] = []
     is_per_step = False
     if time_a is not None and time_b is not None:
         is_per_step = True
         differences.append(_step_time_difference(time_a, time_b))
-    devices_a, devices_b = _device_times(a, is_per_step), _device_times(b, is_per_step)
+    devices_a = _device_times(a, is_per_step)
+    devices_b = _device_times(b, is_per_step)
     have_devices = bool(devices_a and devices_b)
     if have_devices:
         differences += _timeline_differences(devices_a, devices_b)
@@ -135,8 +137,15 @@ def differing_gpus(a: tuple[str, ...], b: tuple[str, ...]) -> tuple[list[str], l
     >>> differing_gpus(("NVIDIA H100",), ("AMD Instinct MI300X",)), differing_gpus(("A100-SXM4-40GB",), ())
     ((['NVIDIA H100'], ['AMD Instinct MI300X']), None)
     """
-    kinds_a, kinds_b = (sorted({gpu_name(name) for name in names if name}) for names in (a, b))
-    return (kinds_a, kinds_b) if kinds_a and kinds_b and kinds_a != kinds_b else None
+    kinds_a = _gpu_kinds(a)
+    kinds_b = _gpu_kinds(b)
+    are_known = bool(kinds_a and kinds_b)
+    return (kinds_a, kinds_b) if are_known and kinds_a != kinds_b else None
+
+
+def _gpu_kinds(names: Collection[str]) -> list[str]:
+    """Return the distinct kinds of GPUs, sorted; names that are empty are left out."""
+    return sorted({gpu_name(name) for name in names if name})
 
 
 def _order(row: Difference) -> tuple[Any, ...]:
@@ -149,13 +158,17 @@ def _is_comparable(table: str, a: ActivityTables, b: ActivityTables, have_device
 
     Of a table in `ON_DEVICE` one capture is enough, if both recorded devices (`have_devices`).
     """
-    has_table = [table in capture.rows for capture in (a, b)]
-    return all(has_table) or (any(has_table) and table in ON_DEVICE and have_devices)
+    a_has_table = table in a.rows
+    b_has_table = table in b.rows
+    if table in ON_DEVICE and have_devices:
+        return a_has_table or b_has_table
+    return a_has_table and b_has_table
 
 
 def _summed_differences(table: str, a: ActivityTables, b: ActivityTables, is_per_step: bool) -> list[Difference]:
     """Return the rows of a table of `SUMMED`."""
-    totals_a, totals_b = _totals(a, table, is_per_step), _totals(b, table, is_per_step)
+    totals_a = _totals(a, table, is_per_step)
+    totals_b = _totals(b, table, is_per_step)
     if table == "cuda_api":
         totals_a, totals_b = _without_vendor(totals_a, totals_b)
     return _differences(table, totals_a, totals_b)
@@ -163,7 +176,8 @@ def _summed_differences(table: str, a: ActivityTables, b: ActivityTables, is_per
 
 def _differences(table: str, a: Totals, b: Totals) -> list[Difference]:
     """Return a row for each name that at least one of two captures has."""
-    return [_difference(table, name, a.get(name), b.get(name)) for name in dict.fromkeys((*a, *b))]
+    names = dict.fromkeys((*a, *b))
+    return [_difference(table, name, a.get(name), b.get(name)) for name in names]
 
 
 def _difference(table: str, name: str, a: Total | None, b: Total | None) -> Difference:
@@ -207,10 +221,15 @@ def _timeline_differences(a: Mapping[str, float], b: Mapping[str, float]) -> lis
 
     Idle time has a row for each cause if both captures show causes, else it is one row.
     """
-    have_causes = all(any(cause in times for cause in CAUSES) for times in (a, b))
-    left_out = {"idle"} if have_causes else set(CAUSES)
-    left_out |= {name for name in TIMES if not a.get(name) and not b.get(name)}
+    have_causes = _has_cause(a) and _has_cause(b)
+    repeated = {"idle"} if have_causes else set(CAUSES)
+    zero_or_unknown = {name for name in TIMES if not a.get(name) and not b.get(name)}
+    left_out = repeated | zero_or_unknown
     return _differences("timeline", _totals_but(a, left_out), _totals_but(b, left_out))
+
+
+def _has_cause(times: Mapping[str, float]) -> bool:
+    return any(cause in times for cause in CAUSES)
 
 
 def _totals_but(times: Mapping[str, float], left_out: Collection[str]) -> Totals:
@@ -235,7 +254,12 @@ def _totals(capture: ActivityTables, table: str, is_per_step: bool) -> Totals:
         # Processes that ran kernels but no collectives have no row in this table, but count in the mean.
         processes = max(processes, _process_count(capture.rows.get("kernel_classes", [])))
     steps = _steps_per_process(capture) if is_per_step else 1.0
-    return {name: Total(seconds[name] / processes / steps, calls[name] / processes / steps) for name in seconds}
+    totals = {}
+    for name in seconds:
+        mean_seconds = seconds[name] / processes / steps
+        mean_calls = calls[name] / processes / steps
+        totals[name] = Total(mean_seconds, mean_calls)
+    return totals
 
 
 def _steps_per_process(capture: ActivityTables) -> float:
@@ -245,7 +269,8 @@ def _steps_per_process(capture: ActivityTables) -> float:
 
 
 def _process_count(rows: Sequence[Mapping[str, Any]]) -> int:
-    return len({(row["report"], row["process"]) for row in rows})
+    processes = {(row["report"], row["process"]) for row in rows}
+    return len(processes)
 
 
 def _without_vendor(a: Totals, b: Totals) -> tuple[Totals, Totals]:
@@ -253,14 +278,17 @@ def _without_vendor(a: Totals, b: Totals) -> tuple[Totals, Totals]:
 
     This is done only if one side calls CUDA and no HIP, and the other HIP and no CUDA.
     """
-    if sorted([_vendors(a), _vendors(b)]) != [["cuda"], ["hip"]]:
+    vendors = sorted([_vendors(a), _vendors(b)])
+    if vendors != [["cuda"], ["hip"]]:
         return a, b
-    common = {_common_name(function) for function in a} & {_common_name(function) for function in b}
+    common_names_a = {_common_name(function) for function in a}
+    common_names_b = {_common_name(function) for function in b}
+    common = common_names_a & common_names_b
     return _renamed(a, common), _renamed(b, common)
 
 
 def _vendors(functions: Collection[str]) -> list[str]:
-    matches = map(VENDOR.match, functions)
+    matches = [VENDOR.match(function) for function in functions]
     return sorted({match[0] for match in matches if match})
 
 
@@ -270,7 +298,10 @@ def _common_name(function: str) -> str:
     >>> _common_name("cudaLaunchKernel_v7000"), _common_name("hipLaunchKernel"), _common_name("cuLaunchKernel")
     ('cuda/hipLaunchKernel', 'cuda/hipLaunchKernel', 'cuLaunchKernel')
     """
-    return VENDOR.sub("cuda/hip", VERSION.sub("", function)) if VENDOR.match(function) else function
+    if not VENDOR.match(function):
+        return function
+    unversioned = VERSION.sub("", function)
+    return VENDOR.sub("cuda/hip", unversioned)
 
 
 def _renamed(totals: Totals, common: Collection[str]) -> Totals:

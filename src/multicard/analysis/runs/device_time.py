@@ -20,27 +20,30 @@ def device_time(timeline: pd.DataFrame) -> pd.DataFrame:
     `IDLE_UNKNOWN`. If kernels were not recorded, all cells of a row are empty.
     """
     times_s = timeline.filter(regex="_s$").astype(float)
+    busy_s = times_s["busy_s"]
+    compute_s = times_s["compute_s"]
+    overlapped_s = times_s["overlapped_s"]
+    communication_s = times_s["exposed_communication_s"]
     graphs_s = _recorded_s(times_s, "graphs_s")
     seconds = {
-        DevicePart.COMPUTE: times_s["compute_s"] - times_s["overlapped_s"],
-        DevicePart.COMPUTE_AND_COMMUNICATION: times_s["overlapped_s"],
-        DevicePart.COMMUNICATION: times_s["exposed_communication_s"],
-        DevicePart.MEMORY_OPERATIONS: (
-            times_s["busy_s"] - times_s["compute_s"] - times_s["exposed_communication_s"] - graphs_s
-        ),
+        DevicePart.COMPUTE: compute_s - overlapped_s,
+        DevicePart.COMPUTE_AND_COMMUNICATION: overlapped_s,
+        DevicePart.COMMUNICATION: communication_s,
+        DevicePart.MEMORY_OPERATIONS: busy_s - compute_s - communication_s - graphs_s,
         DevicePart.GRAPHS: graphs_s,
         **_idle_time(times_s),
     }
-    return pd.DataFrame(seconds).where(times_s["busy_s"].notna())
+    return pd.DataFrame(seconds).where(busy_s.notna())
 
 
 def _idle_time(times_s: pd.DataFrame) -> dict[DevicePart, pd.Series]:
     """Return the seconds of each part that is idle time. Idle time that no cause explains is in `IDLE_UNKNOWN`."""
     by_part: dict[DevicePart, pd.Series] = {}
     for part, causes in IDLE_CAUSES.items():
-        by_part[part] = pd.Series(0.0, times_s.index)
+        seconds = pd.Series(0.0, times_s.index)
         for cause in causes:
-            by_part[part] = by_part[part] + _recorded_s(times_s, f"{cause}_s")
+            seconds = seconds + _recorded_s(times_s, f"{cause}_s")
+        by_part[part] = seconds
     explained_s = sum(seconds for part, seconds in by_part.items() if part != DevicePart.IDLE_UNKNOWN)
     unexplained_s = times_s["idle_s"] - explained_s
     is_time = unexplained_s.isna() | (unexplained_s > _ROUNDING_S)
@@ -82,16 +85,18 @@ def per_period(timeline: pd.DataFrame) -> pd.DataFrame:
     """
     durations = [name for name in timeline if name.endswith("_s") and name != "start_s"]
     rows: list[Row] = []
-    for device, of_device in timeline.groupby(DEVICE, sort=False, dropna=False):
-        all_steps = of_device[of_device["scope"] == STEPS]
-        steps = of_device[of_device["scope"] == STEP].sort_values("step")
-        if all_steps.empty or steps.empty:
+    for device, rows_of_device in timeline.groupby(DEVICE, sort=False, dropna=False):
+        scope = rows_of_device["scope"]
+        rows_of_all_steps = rows_of_device[scope == STEPS]
+        steps = rows_of_device[scope == STEP].sort_values("step")
+        if rows_of_all_steps.empty or steps.empty:
             continue
-        seconds = all_steps.iloc[0][durations].astype(float)
+        all_steps = rows_of_all_steps.iloc[0]
+        seconds = all_steps[durations].astype(float)
         periods = len(steps) - 1
         if periods:
-            last_step = steps.iloc[-1][durations].astype(float)
-            seconds = (seconds - last_step) / periods
+            last_step = steps.iloc[-1]
+            seconds = (seconds - last_step[durations].astype(float)) / periods
         identity = dict(zip(DEVICE, device, strict=True))
-        rows.append({**identity, **seconds, "extent": all_steps.iloc[0]["extent"], "periods": periods})
+        rows.append({**identity, **seconds, "extent": all_steps["extent"], "periods": periods})
     return pd.DataFrame(rows, columns=[*DEVICE, *durations, "extent", "periods"])

@@ -48,7 +48,8 @@ def cuda_api(results: Results) -> pd.DataFrame:
     """
     calls = results.table("cuda_api")
     calls = calls[calls["api"] != "backtrace"]
-    calls = calls.assign(function=[_VERSION.sub("", name) for name in calls["function"]])
+    functions = [_VERSION.sub("", name) for name in calls["function"]]
+    calls = calls.assign(function=functions)
     seconds = _per_step(results, calls, "function", "total_s", PROCESS)
     return _leading(seconds, MOST_FUNCTIONS, REPORTED)
 
@@ -71,8 +72,9 @@ def collectives(results: Results) -> pd.DataFrame:
     is `REST`, their sum. Collectives without a name are in the column `unnamed`.
     """
     calls = results.table("collectives")
-    names = calls["collective"].fillna("unnamed").str.replace("_", "-")
-    seconds = _per_step(results, calls.assign(name=names), "name", "total_s", GPU)
+    names = calls["collective"].fillna("unnamed")
+    calls = calls.assign(name=names.str.replace("_", "-"))
+    seconds = _per_step(results, calls, "name", "total_s", GPU)
     return _leading(seconds, MOST_KINDS)
 
 
@@ -112,11 +114,14 @@ def memory_operations(results: Results, value: str) -> pd.DataFrame:
     the largest sum is first.
     """
     operations = results.table("memory_operations")
-    kinds = []
+    names = []
     for operation, host_memory in zip(operations["operation"], operations["host_memory"], strict=True):
-        direction = operation.replace("_", " ")
-        kinds.append(f"{direction}, {host_memory}" if isinstance(host_memory, str) else direction)
-    per_step = _per_step(results, operations.assign(kind=kinds), "kind", value, GPU)
+        name = operation.replace("_", " ")
+        if isinstance(host_memory, str):
+            name = f"{name}, {host_memory}"
+        names.append(name)
+    operations = operations.assign(kind=names)
+    per_step = _per_step(results, operations, "kind", value, GPU)
     return per_step[_by_size(per_step)]
 
 
@@ -139,7 +144,9 @@ def gpu_time(results: Results) -> pd.DataFrame:
     and `busy`. A GPU without a span, or whose kernels were not recorded, has no row.
     """
     rows = overall(results.table("timeline"))
-    rows = rows[(rows["span_s"] > 0) & rows["busy_s"].notna()]
+    has_span = rows["span_s"] > 0
+    has_kernels = rows["busy_s"].notna()
+    rows = rows[has_span & has_kernels]
     span_s = rows["span_s"]
     parts = device_time(rows).div(span_s, axis=0)
     parts["busy"] = rows["busy_s"] / span_s
@@ -164,10 +171,11 @@ def trace_shares(results: Results) -> pd.DataFrame:
     span_s = rows["span_s"].groupby(rows["run"]).sum()
     span_s = span_s.where(span_s > 0)
     parts_s = device_time(rows).groupby(rows["run"]).sum(min_count=1)
+    part_shares = parts_s.div(span_s, axis=0).clip(lower=0.0)
     waited_s = results.table("stragglers").groupby("run")["waited_s"].sum()
     columns = {
         "scope": rows.groupby("run")["scope"].first(),
-        **parts_s.div(span_s, axis=0).clip(lower=0.0),
+        **part_shares,
         "waiting_in_collectives": waited_s / span_s,
         "pageable_copies": _pageable_share(results.table("memory_operations")),
     }
@@ -201,13 +209,17 @@ def over_steps(results: Results, values: list[str]) -> pd.DataFrame:
     A run with more than `MOST_POINTS` steps has at most that many rows. Each is then the mean of equally many
     consecutive steps; the last row is the mean of the remaining steps.
     """
-    steps = results.table("steps")
-    means = steps.groupby(["run", "step"], sort=True, as_index=False)[values].mean()
-    by_run = means.groupby("run")["run"]
-    steps_per_point = np.ceil(by_run.transform("size") / MOST_POINTS)
-    point = (by_run.cumcount() // steps_per_point).rename("point")
-    points = means.groupby(["run", point], sort=False)[["step", *values]].mean()
-    return points.reset_index().drop(columns="point")
+    steps_of_ranks = results.table("steps")
+    by_step = steps_of_ranks.groupby(["run", "step"], sort=True, as_index=False)
+    steps = by_step[values].mean()
+    by_run = steps.groupby("run")["run"]
+    step_counts = by_run.transform("size")
+    steps_per_point = np.ceil(step_counts / MOST_POINTS)
+    # Steps of a run are numbered from 0 here; the numbers that the run gave them may have gaps.
+    positions = by_run.cumcount()
+    points = (positions // steps_per_point).rename("point")
+    means = steps.groupby(["run", points], sort=False)[["step", *values]].mean()
+    return means.reset_index().drop(columns="point")
 
 
 def accuracy_over_time(results: Results) -> pd.DataFrame:
@@ -229,9 +241,11 @@ def _per_step(results: Results, rows: pd.DataFrame, key: str, value: str, unit: 
     """
     units = rows[["run", *unit]].drop_duplicates()
     unit_counts = units.groupby("run", sort=False).size()
-    traced_steps = results.table("runs_info").set_index("run")["traced_steps"]
-    steps_of_units = unit_counts * traced_steps.reindex(unit_counts.index)
-    sums = rows.groupby(["run", key], sort=False)[value].sum(min_count=1).unstack(key)
+    runs_info = results.table("runs_info").set_index("run")
+    traced_steps = runs_info["traced_steps"].reindex(unit_counts.index)
+    steps_of_units = unit_counts * traced_steps
+    values_of_keys = rows.groupby(["run", key], sort=False)[value]
+    sums = values_of_keys.sum(min_count=1).unstack(key)
     per_step = sums.div(steps_of_units, axis=0)
     return per_step.dropna(how="all").astype(float)
 
@@ -243,9 +257,10 @@ def _leading(values: pd.DataFrame, most: int, first: Sequence[str] = ()) -> pd.D
     """
     stated = [name for name in first if name in values]
     # If a column has the name `REST`, it counts as one of the further columns.
-    by_size = _by_size(values.drop(columns=[*stated, REST], errors="ignore"))
+    unstated = values.drop(columns=[*stated, REST], errors="ignore")
     free_columns = max(0, most - len(stated))
-    shown = [*stated, *by_size[:free_columns]]
+    largest = _by_size(unstated)[:free_columns]
+    shown = [*stated, *largest]
     hidden = [name for name in values if name not in shown]
     if not hidden:
         return values[shown].copy()
@@ -255,4 +270,5 @@ def _leading(values: pd.DataFrame, most: int, first: Sequence[str] = ()) -> pd.D
 
 def _by_size(values: pd.DataFrame) -> list[str]:
     """Return the names of the columns in the order of their sums, the largest first."""
-    return list(values.sum().sort_values(ascending=False, kind="stable").index)
+    sums = values.sum().sort_values(ascending=False, kind="stable")
+    return list(sums.index)

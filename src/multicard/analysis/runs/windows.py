@@ -78,10 +78,12 @@ def elapsed_s(periods: pd.DataFrame, process: str = "rank") -> float:
     stretch = periods["stretch"].to_numpy()
     is_new_stretch = np.diff(stretch, prepend=0) != 0
     is_new_process = np.diff(periods[process], prepend=0) != 0
-    first_steps = np.flatnonzero(is_new_stretch | is_new_process)
-    seconds = np.add.reduceat(periods["period_s"].to_numpy(), first_steps)
+    first_rows = np.flatnonzero(is_new_stretch | is_new_process)
+    # The seconds of each stretch on each process, and the index of the stretch.
+    seconds = np.add.reduceat(periods["period_s"].to_numpy(), first_rows)
+    stretch_index = stretch[first_rows] - 1
     slowest = np.zeros(stretch.max())
-    np.maximum.at(slowest, stretch[first_steps] - 1, seconds)
+    np.maximum.at(slowest, stretch_index, seconds)
     return float(slowest.sum())
 
 
@@ -149,15 +151,10 @@ class Window:
         numbers, step_index = np.unique(self.periods["step"], return_inverse=True)
         if "data_s" in columns:
             wait_s = times_s[:, columns.index("data_s")]
-            longest_wait_s = np.full(len(numbers), -np.inf)
-            np.maximum.at(longest_wait_s, step_index, wait_s)
-            waited_longest = wait_s == longest_wait_s[step_index]
+            waited_longest = _is_highest_of_step(wait_s, step_index)
             times_s = times_s[waited_longest]
             step_index = step_index[waited_longest]
-        sums_s = np.zeros((len(numbers), times_s.shape[1]))
-        np.add.at(sums_s, step_index, times_s)
-        rank_counts = np.bincount(step_index)
-        means_s = sums_s / rank_counts[:, None]
+        means_s = _means_of_steps(times_s, step_index)
         names = [name.removesuffix("_s") for name in columns]
         return pd.DataFrame(means_s, index=numbers, columns=[*names, "period_s"])
 
@@ -178,3 +175,32 @@ class Window:
     def rate(self, column: str) -> float:
         """Return the sum of a column of counts over steps and ranks, per elapsed second; NaN if a count is empty."""
         return float(self.steps[column].sum(skipna=False) / self.elapsed_s)
+
+
+def _is_highest_of_step(values: np.ndarray, step_index: np.ndarray) -> np.ndarray:
+    """Return for each row whether its value is the highest of its step. Several rows of a step may have that value.
+
+    `step_index`: the step of each row, counted from 0.
+
+    >>> _is_highest_of_step(np.array([1.0, 3.0, 3.0, 2.0]), np.array([0, 0, 0, 1])).tolist()
+    [False, True, True, True]
+    """
+    # There are at most as many steps as rows.
+    highest = np.full(len(step_index), -np.inf)
+    np.maximum.at(highest, step_index, values)
+    is_highest: np.ndarray = values == highest[step_index]
+    return is_highest
+
+
+def _means_of_steps(times: np.ndarray, step_index: np.ndarray) -> np.ndarray:
+    """Return the mean of the rows of each step. Each step has a row.
+
+    `step_index`: the step of each row, counted from 0.
+
+    >>> _means_of_steps(np.array([[1.0, 10.0], [3.0, 20.0], [5.0, 30.0]]), np.array([0, 0, 1])).tolist()
+    [[2.0, 15.0], [5.0, 30.0]]
+    """
+    row_counts = np.bincount(step_index)
+    sums = np.zeros((len(row_counts), times.shape[1]))
+    np.add.at(sums, step_index, times)
+    return sums / row_counts[:, np.newaxis]
