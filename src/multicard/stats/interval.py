@@ -47,8 +47,9 @@ class Interval:
         value = function(self.value)
         if self.low is None or self.high is None:
             return replace(self, value=value)
+        bounds = [function(self.low), function(self.high)]
         # A decreasing function, such as 1 / value, exchanges the bounds.
-        low, high = sorted((function(self.low), function(self.high)))
+        low, high = sorted(bounds)
         return replace(self, value=value, low=low, high=high)
 
     def without_bounds(self) -> "Interval":
@@ -77,16 +78,20 @@ class Interval:
         repeats = f"n={self.counts or self.repeats}"
         if low is None:
             return value, repeats
-        level = f"{100 * (self.coverage or LEVEL):.3g}%"
-        return value, f"{level} CI {low} to {high}, {repeats}"
+        level = self.coverage or LEVEL
+        return value, f"{100 * level:.3g}% CI {low} to {high}, {repeats}"
 
     def _words(self, show: Callable[[float], str] | None) -> tuple[str, str | None, str | None]:
         """Return the value and its bounds as texts; bounds are None if one is None or infinite."""
         if show is None:
             return in_digits(self.value, self.low, self.high)
-        if self.low is None or self.high is None or not (math.isfinite(self.low) and math.isfinite(self.high)):
-            return show(self.value), None, None
-        return show(self.value), show(self.low), show(self.high)
+        value = show(self.value)
+        if self.low is None or self.high is None:
+            return value, None, None
+        are_finite = math.isfinite(self.low) and math.isfinite(self.high)
+        if not are_finite:
+            return value, None, None
+        return value, show(self.low), show(self.high)
 
 
 def interval_columns(name: str, interval: Interval | None) -> dict[str, float | None]:
@@ -95,9 +100,12 @@ def interval_columns(name: str, interval: Interval | None) -> dict[str, float | 
     >>> interval_columns("speedup", Interval(1.9, 1.8, 2.0, 3)), interval_columns("speedup", None)["speedup"]
     ({'speedup': 1.9, 'speedup_low': 1.8, 'speedup_high': 2.0}, None)
     """
-    if interval is None:
-        return {name: None, f"{name}_low": None, f"{name}_high": None}
-    return {name: interval.value, f"{name}_low": interval.low, f"{name}_high": interval.high}
+    value = low = high = None
+    if interval is not None:
+        value = interval.value
+        low = interval.low
+        high = interval.high
+    return {name: value, f"{name}_low": low, f"{name}_high": high}
 
 
 def is_significant(p_value: float) -> bool:

@@ -82,17 +82,21 @@ def chosen_among(ratio: Interval, count: int) -> Interval:
     if ratio.high is None or ratio.low == ratio.high:
         return ratio
     level = ratio.coverage or LEVEL
+    # Half the width of an interval, in logarithms, is proportional to the critical value.
     half_width = math.log(ratio.high / ratio.value)
+    critical_of_one = critical_value(ratio.freedom, level)
     critical_of_chosen = dunnett_critical_value(count, ratio.freedom, level)
-    wider = half_width * critical_of_chosen / critical_value(ratio.freedom, level)
-    p_value = dunnett_p_value(statistic_of(ratio.p_value, ratio.freedom), count, ratio.freedom)
-    return replace(
-        ratio,
-        low=ratio.value * math.exp(-wider),
-        high=ratio.value * math.exp(wider),
-        # At least the p-value of one comparison and at most Bonferroni's bound, in spite of errors of the quadrature.
-        p_value=float(np.clip(p_value, ratio.p_value, count * ratio.p_value)),
-    )
+    wider = half_width * critical_of_chosen / critical_of_one
+
+    statistic = statistic_of(ratio.p_value, ratio.freedom)
+    p_value = dunnett_p_value(statistic, count, ratio.freedom)
+    # At least the p-value of one comparison and at most Bonferroni's bound, in spite of errors of the quadrature.
+    bonferroni = count * ratio.p_value
+    p_value = float(np.clip(p_value, ratio.p_value, bonferroni))
+
+    low = ratio.value * math.exp(-wider)
+    high = ratio.value * math.exp(wider)
+    return replace(ratio, low=low, high=high, p_value=p_value)
 
 
 @cache
@@ -107,12 +111,14 @@ def dunnett_critical_value(count: int, freedom: float, level: float = LEVEL) -> 
     from scipy.optimize import brentq
 
     error = 1 - level
-    of_one_comparison = float(stdtrit(freedom, 1 - error / 2))
-    bonferroni = float(stdtrit(freedom, 1 - error / 2 / count))
+    error_of_tail = error / 2
 
     def excess(statistic: float) -> float:
         return dunnett_p_value(statistic, count, freedom) - error
 
+    # The value lies between that of one comparison and Bonferroni's. The margins allow for errors of the quadrature.
+    of_one_comparison = float(stdtrit(freedom, 1 - error_of_tail))
+    bonferroni = float(stdtrit(freedom, 1 - error_of_tail / count))
     return float(brentq(excess, 0.99 * of_one_comparison, 1.01 * bonferroni))
 
 
@@ -133,14 +139,19 @@ def dunnett_p_value(statistic: float, count: int, freedom: float) -> float:
     """
     nodes, weights = np.polynomial.legendre.leggauss(NODES)
     # The outer integral is over the probability of s, from 0 to 1, instead of over s: f(s) ds is then constant.
-    quantiles, quantile_weights = (nodes + 1) / 2, weights / 2
-    deviations = np.sqrt(chdtri(freedom, 1 - quantiles) / freedom)
-    # The inner integral is from −WIDEST to WIDEST.
+    probabilities = (nodes + 1) / 2
+    probability_weights = weights / 2
+    chi_squared = chdtri(freedom, 1 - probabilities)
+    deviations = np.sqrt(chi_squared / freedom)
+    # The inner integral is over z, from −WIDEST to WIDEST.
     baseline = WIDEST * nodes
-    baseline_steps = WIDEST * 2 * quantile_weights
+    baseline_weights = WIDEST * weights
     normal_density = np.exp(-(baseline**2) / 2) / math.sqrt(2 * math.pi)
+
+    # A row for each s, a column for each z.
     reach = math.sqrt(2) * abs(statistic) * deviations[:, np.newaxis]
     one_inside = ndtr(baseline + reach) - ndtr(baseline - reach)
-    all_inside_given_deviation = one_inside**count @ (normal_density * baseline_steps)
-    all_inside = quantile_weights @ all_inside_given_deviation
+    all_inside_given_both = one_inside**count
+    all_inside_given_deviation = all_inside_given_both @ (normal_density * baseline_weights)
+    all_inside = probability_weights @ all_inside_given_deviation
     return float(min(1.0, max(0.0, 1 - all_inside)))
