@@ -22,20 +22,22 @@ def tables_of(run: Path | RunFiles) -> dict[str, pa.Table]:
 
     Raises `UserError` if a file of the run is missing or damaged.
     """
-    run = RunFiles.of(run)
-    tables = {RUNS_INFO: pa.Table.from_pylist([_info(run)], SCHEMAS[RUNS_INFO])}
-    if run.record.completed:
+    files = RunFiles.of(run)
+    record = files.record
+    tables = {RUNS_INFO: pa.Table.from_pylist([_info(files)], SCHEMAS[RUNS_INFO])}
+    if record.completed:
         for name in GATHERED_ACTIVITIES:
-            tables[name] = run.activity(name, SCHEMAS[name].names)
-        tables["steps"] = _table_of_job(run, "steps", STEP_COLUMNS)
-        tables["epochs"] = _table_of_job(run, "epochs", EPOCH_COLUMNS)
-    return {name: _with_run_column(table, name, run.record.run) for name, table in tables.items()}
+            tables[name] = files.activity(name, SCHEMAS[name].names)
+        tables["steps"] = _table_of_job(files, "steps", STEP_COLUMNS)
+        tables["epochs"] = _table_of_job(files, "epochs", EPOCH_COLUMNS)
+    return {name: _with_run_column(table, name, record.run) for name, table in tables.items()}
 
 
 def _table_of_job(run: RunFiles, name: str, columns: Sequence[str]) -> pa.Table:
     """Return the table of steps or epochs that the job wrote. Columns that it lacks are empty."""
+    recorded = run.table(f"{name}.csv", ())
     # Earlier versions recorded fewer columns.
-    rows = run.table(f"{name}.csv", ()).reindex(columns=columns)
+    rows = recorded.reindex(columns=columns)
     return pa.Table.from_pandas(rows, SCHEMAS[name], preserve_index=False)
 
 
@@ -63,9 +65,10 @@ def store(tables: dict[str, pa.Table], folder: Path) -> None:
 def _with_run_column(table: pa.Table, name: str, run: str) -> pa.Table:
     """Return the columns of `SCHEMAS[name]`, preceded by a column `run` that holds the name of the run in each row."""
     columns = table.select(SCHEMAS[name].names)
-    run_names = pa.array([run] * table.num_rows, pa.string())
     # Tables that were made from DataFrames carry pandas' metadata. It is removed, so that it is not stored.
-    return columns.replace_schema_metadata(None).add_column(0, "run", run_names)
+    bare = columns.replace_schema_metadata(None)
+    run_names = pa.array([run] * table.num_rows, pa.string())
+    return bare.add_column(0, "run", run_names)
 
 
 def _info(run: RunFiles) -> JsonObject:

@@ -25,7 +25,7 @@ from multicard.trace.steps import DEVICE, HOST
 from multicard.trace.tables import ACTIVITIES, STEP, STEPS
 
 # Columns that identify a process in the activity tables.
-_PLACE = ["report", "process", "rank"]
+_PROCESS = ["report", "process", "rank"]
 # Limits of a Parquet file. A file that exceeds one of them is refused, because a file of a few bytes can repeat one
 # value in any number of rows.
 # Number of rows that any file may have. A file may have more if it has at least one byte for each row: each row of a
@@ -184,7 +184,8 @@ class RunFiles:
         """
         if name not in self._activities:
             self.check(f"{ACTIVITY}/{name}.parquet")
-            self._activities[name] = _completed(read_parquet(self._path(name)), ACTIVITIES[name].schema)
+            table = read_parquet(self._path(name))
+            self._activities[name] = _completed(table, ACTIVITIES[name].schema)
         return selected(self._activities[name], columns, self._path(name))
 
     @cached_property
@@ -200,19 +201,32 @@ class RunFiles:
 
         Raises `UserError` if the table `phases` is missing or damaged.
         """
-        times = ["start_s", "duration_s"]
-        phases = self.activity("phases", [*_PLACE, "step", "phase", *times])
-        host = phases.filter(pc.field("phase") == STEP).drop_columns("phase").to_pandas()
+        on_host = self._steps_on_host()
         if not self.has_activity("timeline"):
-            return host
-        rows = self.activity("timeline", [*_PLACE, "step", "scope", "extent", "start_s", "span_s"])
-        of_devices = (pc.field("scope") == STEP) & (pc.field("extent") == DEVICE)
-        rows = rows.filter(of_devices).group_by([*_PLACE, "step"], use_threads=False)
-        device = rows.aggregate([("start_s", "mean"), ("span_s", "mean")]).to_pandas()
-        device = device.rename(columns={"start_s_mean": "start_s", "span_s_mean": "duration_s"})
-        on_device = set(zip(device["report"], device["process"], strict=True))
-        is_only_on_host = [owner not in on_device for owner in zip(host["report"], host["process"], strict=True)]
-        return pd.concat((device, host[is_only_on_host]), ignore_index=True)
+            return on_host
+        on_devices = self._steps_on_devices()
+        processes_with_devices = set(_processes(on_devices))
+        is_only_on_host = [process not in processes_with_devices for process in _processes(on_host)]
+        return pd.concat((on_devices, on_host[is_only_on_host]), ignore_index=True)
+
+    def _steps_on_host(self) -> pd.DataFrame:
+        """Return the steps of each process as ranges on the host, with the columns of `traced_steps`."""
+        phases = self.activity("phases", [*_PROCESS, "step", "phase", "start_s", "duration_s"])
+        steps = phases.filter(pc.field("phase") == STEP)
+        return steps.drop_columns("phase").to_pandas()
+
+    def _steps_on_devices(self) -> pd.DataFrame:
+        """Return the steps that are timed on devices, with the columns of `traced_steps`.
+
+        Times are means over the devices of a process.
+        """
+        timeline = self.activity("timeline", [*_PROCESS, "step", "scope", "extent", "start_s", "span_s"])
+        is_step = pc.field("scope") == STEP
+        is_timed_on_device = pc.field("extent") == DEVICE
+        steps_of_devices = timeline.filter(is_step & is_timed_on_device)
+        by_process = steps_of_devices.group_by([*_PROCESS, "step"], use_threads=False)
+        steps = by_process.aggregate([("start_s", "mean"), ("span_s", "mean")]).to_pandas()
+        return steps.rename(columns={"start_s_mean": "start_s", "span_s_mean": "duration_s"})
 
     @property
     def has_host_extents(self) -> bool | None:
@@ -224,10 +238,18 @@ class RunFiles:
             return None
         rows = self.activity("timeline", ["scope", "extent"])
         extents = rows.filter(pc.field("scope") == STEPS)["extent"]
-        return None if len(extents) == 0 else pc.any(pc.equal(extents, HOST)).as_py() is True
+        if len(extents) == 0:
+            return None
+        is_on_host = pc.equal(extents, HOST)
+        return pc.any(is_on_host).as_py() is True
 
     def _path(self, activity: str) -> Path:
         return self.folder / ACTIVITY / f"{activity}.parquet"
+
+
+def _processes(steps: pd.DataFrame) -> Iterable[tuple[Any, Any]]:
+    """Return the report and the process of each step. Processes of different reports may have the same number."""
+    return zip(steps["report"], steps["process"], strict=True)
 
 
 def read_parquet(path: Path) -> pa.Table:
@@ -254,8 +276,10 @@ def read_parquet(path: Path) -> pa.Table:
 def _refuse_growth(path: Path, footer: pq.FileMetaData) -> None:
     """Raise `UserError` if a file unpacks to too many bytes, or has too many rows or columns; see the limits above."""
     groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
-    rows, size = sum(group.num_rows for group in groups), path.stat().st_size
-    if sum(group.total_byte_size for group in groups) > max(FREE_BYTES, MOST_TIMES * size):
+    rows = sum(group.num_rows for group in groups)
+    unpacked_size = sum(group.total_byte_size for group in groups)
+    size = path.stat().st_size
+    if unpacked_size > max(FREE_BYTES, MOST_TIMES * size):
         raise UserError(f"{path}: unpacks to more than {MOST_TIMES} times its size")
     if rows > max(FREE_ROWS, size):
         raise UserError(f"{path}: holds {rows} rows in {size} bytes, which no table of measurements does")
@@ -271,13 +295,19 @@ def _decoded(path: Path, table: pa.Table, names: Sequence[str]) -> pa.Table:
     total = 0
     for name in names:
         column = table[name]
-        longest = max((pc.max(pc.binary_length(part.dictionary)).as_py() or 0 for part in column.chunks), default=0)
+        longest = max((_longest_text(part.dictionary) for part in column.chunks), default=0)
         total += longest * len(column)
         if total > MOST_TEXT:
             raise UserError(f"{path}: {len(column)} rows have texts of {longest} bytes in the column {name}")
-        place = table.column_names.index(name)
-        table = table.set_column(place, pa.field(name, pa.string()), column.cast(pa.string()))
+        index = table.column_names.index(name)
+        table = table.set_column(index, pa.field(name, pa.string()), column.cast(pa.string()))
     return table
+
+
+def _longest_text(texts: pa.Array) -> int:
+    """Return the number of bytes of the longest text; 0 without texts."""
+    lengths = pc.binary_length(texts)
+    return pc.max(lengths).as_py() or 0
 
 
 def _completed(table: pa.Table, schema: pa.Schema) -> pa.Table:
@@ -315,5 +345,7 @@ def check_unchanged(path: Path, files: Iterable[ListedFile], made: str) -> None:
     `made`: the end of the message, which states when the file was made and how to make it again.
     """
     entry = next((file for file in files if file.name == path.name), None)
-    if entry and path.exists() and not is_unchanged(path, entry.bytes, entry.sha256):
+    if entry is None or not path.exists():
+        return
+    if not is_unchanged(path, entry.bytes, entry.sha256):
         raise UserError(f"{path}: cut or altered {made}")
