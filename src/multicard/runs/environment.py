@@ -36,7 +36,8 @@ def machine_in_words(hardware: Hardware | None) -> str:
     '4 × NVIDIA H100, AMD EPYC 9334, 128 CPUs'
     """
     described = hardware or Hardware()
-    gpus = [f"{count} × {name}" for name, count in Counter(gpu_names(described)).items()]
+    counts = Counter(gpu_names(described))
+    gpus = [f"{count} × {name}" for name, count in counts.items()]
     return ", ".join([*gpus, str(described.processor), f"{described.logical_cpus} CPUs"])
 
 
@@ -50,7 +51,8 @@ def versions_in_words(record: RunRecord) -> str:
     script = record.script
     if script is not None and script.sha256:
         versions[str(script.file)] = script.sha256[:SHOWN_DIGITS]
-    return ", ".join(f"{name} {version}" for name, version in versions.items() if version is not None)
+    texts = [f"{name} {version}" for name, version in versions.items() if version is not None]
+    return ", ".join(texts)
 
 
 def machine_facts(host: Host | None, hardware: Hardware | None) -> dict[str, str]:
@@ -84,8 +86,10 @@ def profiler_in_words(record: RunRecord) -> str:
 
 def gpu_in_words(gpu: GpuModel) -> str:
     """Return the name of a GPU, followed by its memory if that is recorded."""
-    memory = f" ({with_unit(gpu.memory_bytes, BYTES)})" if gpu.memory_bytes else ""
-    return gpu_name(gpu.name) + memory
+    name = gpu_name(gpu.name)
+    if not gpu.memory_bytes:
+        return name
+    return f"{name} ({with_unit(gpu.memory_bytes, BYTES)})"
 
 
 def smallest_gpu_bytes(hardware: Hardware | None) -> int | None:
