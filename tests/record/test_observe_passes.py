@@ -121,7 +121,8 @@ def test_the_start_of_a_pass_is_in_its_first_step_whoever_does_the_work(
     assert len(measured) == 12
     # The first update ends no step, so step n lasts from tick n to the next; the first of these is tick 1.
     first, last = int(measured[0]["step"]), int(measured[-1]["step"])
-    assert elapsed_s(measured) == pytest.approx(own[last] - own[first - 1], abs=0.03)
+    # A pass whose start was missed would lack 0.2 s; a busy machine delays the script between its clock and a mark.
+    assert elapsed_s(measured) == pytest.approx(own[last] - own[first - 1], abs=0.1)
     # Three passes begin in them, each by a wait of 0.2 s at least.
     assert sum(float(step["data_s"] or 0) for step in measured) >= 3 * 0.2
     assert {step["samples"] for step in measured} == {"16" if "zip" in script else "8"}
