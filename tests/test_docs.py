@@ -9,7 +9,8 @@ import pytest
 
 from conftest import ROOT
 from multicard.analysis.measures_page import page as measures_page
-from multicard.analysis.runs.measures import outcome_table, runs_table
+from multicard.analysis.runs.measures import runs_table
+from multicard.analysis.runs.outcomes import outcome_table
 from multicard.analysis.scaling.speedup_tables import add_scaling
 from multicard.core.layout import EPOCH_COLUMNS, OUTCOMES, STEP_COLUMNS
 from multicard.core.reasons import WORDINGS

@@ -5,7 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from multicard.papers.claim_tests import Compare, Comparison, Reaches, same_blocks
+from multicard.papers.claim_tests import Compare, Reaches
+from multicard.papers.compared_numbers import ComparedNumber, same_blocks
 from multicard.papers.judge import Verdict, judge_together
 from multicard.stats.corrections import holm_levels
 
@@ -17,11 +18,11 @@ def gain(above: float | None = None, below: float | None = None, measure: str = 
     )  # fmt: skip
 
 
-def comparison(*numbers: float) -> Comparison:
-    return Comparison(dict(enumerate(numbers, 1)), ())
+def comparison(*numbers: float) -> ComparedNumber:
+    return ComparedNumber(dict(enumerate(numbers, 1)), ())
 
 
-def matrix(rng: np.random.Generator, gains: list[float], blocks: int, noise: float) -> list[Comparison]:
+def matrix(rng: np.random.Generator, gains: list[float], blocks: int, noise: float) -> list[ComparedNumber]:
     """A comparison per configuration; those of a block share half of the variance."""
     shared = rng.normal(0, noise / math.sqrt(2), blocks)
     return [
@@ -29,7 +30,7 @@ def matrix(rng: np.random.Generator, gains: list[float], blocks: int, noise: flo
     ]
 
 
-def decided(tests: list[tuple[Compare, list[Comparison]]]) -> list[Verdict]:
+def decided(tests: list[tuple[Compare, list[ComparedNumber]]]) -> list[Verdict]:
     return [each.verdict for each in judge_together(tests)]
 
 
@@ -100,8 +101,8 @@ def test_shares_are_averaged_as_they_are_and_may_be_zero() -> None:
 def test_series_are_compared_in_the_blocks_that_all_have() -> None:
     full, short = comparison(2.0, 2.0, 2.0), comparison(8.0, 8.0)
     assert same_blocks([full, short, full]) == [comparison(2.0, 2.0), short, comparison(2.0, 2.0)]
-    assert same_blocks([Comparison({1: 1.0}, ()), Comparison({2: 1.0}, ())]) == []
-    assert same_blocks([]) == same_blocks([Comparison({}, ())]) == []
+    assert same_blocks([ComparedNumber({1: 1.0}, ()), ComparedNumber({2: 1.0}, ())]) == []
+    assert same_blocks([]) == same_blocks([ComparedNumber({}, ())]) == []
     assert decided([(gain(above=1.0), [])]) == ["not measured here"]
     few, full = comparison(1.21, 1.2), comparison(1.21, 1.2, 9.0)
     [result] = judge_together([(gain(above=1.0), [full, few])])

@@ -9,8 +9,9 @@ import pytest
 from vision_records import ELAPSED, change_steps, record, with_activity
 
 from conftest import refusal
-from multicard.analysis.runs.measures import measure_run, outcome_of, outcome_table, runs_table
+from multicard.analysis.runs.measures import measure_run, runs_table
 from multicard.analysis.runs.notices import notices
+from multicard.analysis.runs.outcomes import outcome_of, outcome_table
 from multicard.analysis.runs.step_parts import StepPart
 from multicard.core.errors import UserError
 from multicard.core.files import write_json

@@ -11,8 +11,9 @@ import pytest
 
 from figures.measured import gathered, measured, pictures, texts
 from multicard.analysis.notes import notes
-from multicard.analysis.runs.measures import outcome_table, runs_table
+from multicard.analysis.runs.measures import runs_table
 from multicard.analysis.runs.notices import notices
+from multicard.analysis.runs.outcomes import outcome_table
 from multicard.core.layout import GATHERED_ACTIVITIES
 from multicard.experiment.figures import FIGURES
 from multicard.figures.catalog import load_drawing

@@ -8,7 +8,8 @@ from multicard.analysis.choice.recommend import as_markdown
 from multicard.analysis.machine.limits import read_machine
 from multicard.analysis.machine.utilization import within_peaks
 from multicard.analysis.runs.breakdown import complete_breakdowns
-from multicard.analysis.runs.measures import measure_run, outcome_of, outcome_table, runs_table
+from multicard.analysis.runs.measures import measure_run, runs_table
+from multicard.analysis.runs.outcomes import outcome_of, outcome_table
 from multicard.analysis.runs.per_run import trace_shares
 from multicard.analysis.scaling.headline import headline
 from multicard.analysis.scaling.speedup_tables import add_scaling

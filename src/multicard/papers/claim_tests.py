@@ -2,9 +2,8 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from statistics import geometric_mean
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal
 
 import pandas as pd
 from pydantic import AfterValidator, Field, model_validator
@@ -15,29 +14,15 @@ from multicard.core.grouping import grouped
 from multicard.core.units import percent
 from multicard.experiment.config import PARAMETERS, is_parameter
 from multicard.experiment.datasets import Strict
-from multicard.results.configuration import OBSERVATION, Configuration, MeasuredRun, observed_once
+from multicard.papers.compared_numbers import ComparedNumber, means_by_block, one_per_job, same_blocks
+from multicard.results.configuration import OBSERVATION, Configuration
 from multicard.results.results import Results
-from multicard.stats.samples import ratio_by_block, shared_blocks
+from multicard.stats.samples import ratio_by_block
 
 # A key of `where` that is neither a parameter nor a measure: the kind of the data set, from the record of a run.
 DATA_SOURCE = "data_source"
 
 NumberType = Literal["ratio", "share"]
-
-
-class Comparison(NamedTuple):
-    """A number that a test compares with its limits, in each block in which all of its `sides` ran.
-
-    `sides`: the configurations that the number is computed from. A block is identified by the number of a repeat, in
-    which every configuration runs once.
-    """
-
-    by_block: Mapping[int, float]
-    sides: tuple[Configuration, ...]
-
-    def runs(self, blocks: Iterable[int]) -> list[MeasuredRun]:
-        """Return the completed runs of all sides in some blocks."""
-        return [run for side in self.sides for run in side.completed if run.repeat in blocks]
 
 
 class Range(Strict):
@@ -110,7 +95,7 @@ class Test(Strict):
             raise ValueError("expected a limit: above, below or both")
         return self
 
-    def comparisons(self, configurations: Sequence[Configuration], results: Results) -> list[Comparison]:
+    def comparisons(self, configurations: Sequence[Configuration], results: Results) -> list[ComparedNumber]:
         """Return the comparisons that `configurations` make. Those without the needed numbers make none.
 
         `results`: all measurements, also those of configurations that do not count.
@@ -148,19 +133,19 @@ class Compare(Test):
         """True if the measure is a time, a rate or an energy, by the unit at the end of its name."""
         return self.measure.endswith(("_s", "_j"))
 
-    def comparisons(self, configurations: Sequence[Configuration], results: Results) -> list[Comparison]:
+    def comparisons(self, configurations: Sequence[Configuration], results: Results) -> list[ComparedNumber]:
         """Return a comparison for each pair of configurations; for a trend, for each pair on several device counts."""
         where = {name: values for name, values in self.where.items() if name != self.parameter}
         fitting = [configuration for configuration in configurations if fits(configuration, where)]
         may_differ = [self.parameter, *self.may_differ]
         groups = grouped(fitting, lambda configuration: configuration.rest(may_differ))
-        pairs: list[Comparison] = []
+        pairs: list[ComparedNumber] = []
         for group in groups.values():
             pairs += self._pairs(group)
         pairs = one_per_job(pairs)
         return pairs if self.kind == "compare" else self._trends(pairs)
 
-    def _pairs(self, configurations: Sequence[Configuration]) -> list[Comparison]:
+    def _pairs(self, configurations: Sequence[Configuration]) -> list[ComparedNumber]:
         """Compare each configuration with a value in `of` with each that has a value in `against`.
 
         `configurations` differ at most in the parameter and in those of `may_differ`.
@@ -174,13 +159,13 @@ class Compare(Test):
                     continue
                 ratios = ratio_by_block(compared.by_repeat(self.measure), base.by_repeat(self.measure))
                 if ratios:
-                    pairs.append(Comparison(ratios, (compared, base)))
+                    pairs.append(ComparedNumber(ratios, (compared, base)))
         return pairs
 
-    def _trends(self, pairs: Sequence[Comparison]) -> list[Comparison]:
+    def _trends(self, pairs: Sequence[ComparedNumber]) -> list[ComparedNumber]:
         """Compare each pair on the most devices with the same pair on the fewest; none if it ran on one number only."""
         # For each series the same pair on each number of devices.
-        series: dict[Hashable, dict[int, Comparison]] = defaultdict(dict)
+        series: dict[Hashable, dict[int, ComparedNumber]] = defaultdict(dict)
         may_differ = [self.parameter, "devices", *self.may_differ, *OBSERVATION]
         for pair in pairs:
             compared, base = pair.sides
@@ -195,7 +180,7 @@ class Compare(Test):
             on_most = pair_by_devices[max(pair_by_devices)]
             ratios = ratio_by_block(on_most.by_block, on_fewest.by_block)
             if ratios:
-                trends.append(Comparison(ratios, on_fewest.sides + on_most.sides))
+                trends.append(ComparedNumber(ratios, on_fewest.sides + on_most.sides))
         return trends
 
 
@@ -209,7 +194,7 @@ class Efficiency(Test):
     kind: Literal["efficiency"]
     measured_with: dict[Name, Values] = Field(default_factory=dict)
 
-    def comparisons(self, configurations: Sequence[Configuration], results: Results) -> list[Comparison]:
+    def comparisons(self, configurations: Sequence[Configuration], results: Results) -> list[ComparedNumber]:
         """Return a comparison for each configuration on several devices that has a speed-up."""
         measured: set[tuple[Any, ...]] = set()
         for configuration in results.configurations():
@@ -236,7 +221,7 @@ class Scaling(Test):
     kind: Literal["scaling"]
     than: Where
 
-    def comparisons(self, configurations: Sequence[Configuration], results: Results) -> list[Comparison]:
+    def comparisons(self, configurations: Sequence[Configuration], results: Results) -> list[ComparedNumber]:
         """Return a comparison for each number of devices on each machine with each set of versions."""
         speedups_by_setting = self._speedups_by_setting(configurations, self.where)
         bases_by_setting = self._speedups_by_setting(configurations, self.than)
@@ -246,19 +231,19 @@ class Scaling(Test):
                 continue
             compared = same_blocks(speedups_by_setting[setting])
             bases = same_blocks(bases_by_setting[setting])
-            ratios = ratio_by_block(_means_by_block(compared), _means_by_block(bases))
+            ratios = ratio_by_block(means_by_block(compared), means_by_block(bases))
             if ratios:
                 sides = tuple(side for speedup in (*compared, *bases) for side in speedup.sides)
-                comparisons.append(Comparison(ratios, sides))
+                comparisons.append(ComparedNumber(ratios, sides))
         return comparisons
 
     @staticmethod
     def _speedups_by_setting(
         configurations: Sequence[Configuration], where: Where
-    ) -> Mapping[tuple[Any, ...], Sequence[Comparison]]:
+    ) -> Mapping[tuple[Any, ...], Sequence[ComparedNumber]]:
         """Return the speed-ups of the configurations that fit `where`, by number of devices, machine and versions."""
 
-        def setting(speedup: Comparison) -> tuple[Any, ...]:
+        def setting(speedup: ComparedNumber) -> tuple[Any, ...]:
             scaled = speedup.sides[0]
             return scaled["devices"], scaled.provenance.machine, scaled.provenance.versions
 
@@ -271,7 +256,7 @@ class ShareOfRuns(Test):
     number_type: ClassVar[NumberType] = "share"
     table: ClassVar[str]
 
-    def comparisons(self, configurations: Sequence[Configuration], results: Results) -> list[Comparison]:
+    def comparisons(self, configurations: Sequence[Configuration], results: Results) -> list[ComparedNumber]:
         """Return a comparison for each configuration of which a run shows the share."""
         rows_by_run = results.table_by_run(self.table)
         comparisons = []
@@ -284,7 +269,7 @@ class ShareOfRuns(Test):
                 if share is not None:
                     shares[run.repeat] = share
             if shares and fits(configuration, self.where):
-                comparisons.append(Comparison(shares, (configuration,)))
+                comparisons.append(ComparedNumber(shares, (configuration,)))
         return one_per_job(comparisons)
 
     def share(self, rows: pd.DataFrame) -> float | None:
@@ -356,52 +341,15 @@ def _value(configuration: Configuration, name: str) -> Any:
     return next((run.values[name] for run in configuration.completed if name in run.values), None)
 
 
-def _speedups(configurations: Sequence[Configuration], where: Where) -> list[Comparison]:
+def _speedups(configurations: Sequence[Configuration], where: Where) -> list[ComparedNumber]:
     """Return the speed-up of each fitting configuration on several devices. Its second side is the baseline."""
     return [
-        Comparison(speedup.by_repeat, (speedup.configuration, speedup.baseline))
+        ComparedNumber(speedup.by_repeat, (speedup.configuration, speedup.baseline))
         for speedup in speedups_of(configurations)
         if speedup.baseline is not None
         and speedup.configuration["devices"] > 1
         and fits(speedup.configuration, where)
         and speedup.by_repeat
-    ]
-
-
-def _means_by_block(comparisons: Sequence[Comparison]) -> dict[int, float]:
-    """Return for each block the geometric mean over comparisons, all of which have the same blocks."""
-    if not comparisons:
-        return {}
-    return {
-        block: geometric_mean(comparison.by_block[block] for comparison in comparisons)
-        for block in comparisons[0].by_block
-    }
-
-
-def one_per_job(comparisons: Sequence[Comparison], job_sides: int | None = None) -> list[Comparison]:
-    """Return one of several comparisons whose sides differ only in how runs are observed: the one with most blocks.
-
-    `job_sides`: only that many sides, the first ones, are compared with those of other comparisons; None for all.
-    """
-    return observed_once(
-        comparisons,
-        job=lambda comparison: tuple(side.rest(OBSERVATION) for side in comparison.sides[:job_sides]),
-        block_count=lambda comparison: len(comparison.by_block),
-    )
-
-
-def same_blocks(comparisons: Sequence[Comparison]) -> list[Comparison]:
-    """Return the comparisons with only the blocks that all of them have; no comparisons if there is no such block.
-
-    A mean over comparisons has to be over the same ones in all blocks. Otherwise its values would differ between blocks
-    because different comparisons contribute.
-    """
-    blocks = shared_blocks([comparison.by_block for comparison in comparisons])
-    if not blocks:
-        return []
-    return [
-        comparison._replace(by_block={block: comparison.by_block[block] for block in blocks})
-        for comparison in comparisons
     ]
 
 

@@ -16,8 +16,9 @@ from typing import Final, Literal
 from multicard.analysis.runs.notices import DISTURBED, NOT_STATIONARY, notices_by_subject
 from multicard.core.text import counted
 from multicard.core.units import number
-from multicard.papers.claim_tests import AnyTest, Comparison, NumberType, fits, same_blocks
+from multicard.papers.claim_tests import AnyTest, NumberType, fits
 from multicard.papers.claims import ABOUT, Claim
+from multicard.papers.compared_numbers import ComparedNumber, same_blocks
 from multicard.results.configuration import Configuration, MeasuredRun
 from multicard.results.results import Results
 from multicard.runs.environment import SYNTHETIC
@@ -51,7 +52,7 @@ class TestResult:
     test: AnyTest
     verdict: Verdict
     pooled: Interval | None = None
-    comparisons: Sequence[Comparison] = ()
+    comparisons: Sequence[ComparedNumber] = ()
     not_judged_because: str = ""
 
     @property
@@ -119,7 +120,7 @@ class JudgedClaim:
 class _Basis:
     """The comparisons that a test is judged by. If there are none, `verdict` is the verdict and `reason` says why."""
 
-    comparisons: list[Comparison]
+    comparisons: list[ComparedNumber]
     verdict: Verdict = "not decided"
     reason: str = ""
 
@@ -186,7 +187,7 @@ def _basis(test: AnyTest, claim: Claim, results: Results, numa_machines: set[str
     return _Basis([], NOT_MEASURED, f"no such runs on {ABOUT[claim.hardware]}")
 
 
-def _reasons(comparisons: Sequence[Comparison], exclusion_reason: Callable[[Configuration], str]) -> str:
+def _reasons(comparisons: Sequence[ComparedNumber], exclusion_reason: Callable[[Configuration], str]) -> str:
     """Return the reasons why the sides of comparisons are excluded, each once, joined by commas."""
     reasons = [exclusion_reason(side) for comparison in comparisons for side in comparison.sides]
     return ", ".join(dict.fromkeys(filter(None, reasons)))
@@ -240,7 +241,7 @@ def _verdict_of_claim(verdicts: Collection[Verdict]) -> Verdict:
     return "not judged" if verdicts == {"not judged", NOT_MEASURED} else "not decided"
 
 
-def judge_together(tests: Sequence[tuple[AnyTest, Sequence[Comparison]]]) -> list[TestResult]:
+def judge_together(tests: Sequence[tuple[AnyTest, Sequence[ComparedNumber]]]) -> list[TestResult]:
     """Return the results of tests, each judged by its comparisons.
 
     A test is confirmed if its interval lies wholly inside the limits, and refuted if it lies wholly outside. The levels
@@ -252,7 +253,7 @@ def judge_together(tests: Sequence[tuple[AnyTest, Sequence[Comparison]]]) -> lis
     return [_result(test, kept, level) for (test, kept), level in zip(series, levels, strict=True)]
 
 
-def _result(test: AnyTest, comparisons: Sequence[Comparison], level: float) -> TestResult:
+def _result(test: AnyTest, comparisons: Sequence[ComparedNumber], level: float) -> TestResult:
     if not comparisons:
         return TestResult(test, NOT_MEASURED)
     interval = _pooled(test, comparisons, level)
@@ -260,7 +261,7 @@ def _result(test: AnyTest, comparisons: Sequence[Comparison], level: float) -> T
 
 
 def pooled_interval(
-    comparisons: Sequence[Comparison],
+    comparisons: Sequence[ComparedNumber],
     number_type: NumberType,
     against: float = 1.0,
     level: float = LEVEL,
@@ -280,7 +281,7 @@ def pooled_interval(
     return mean if is_ratio else mean.map(lambda end: min(1.0, max(0.0, end)))
 
 
-def _pooled(test: AnyTest, comparisons: Sequence[Comparison], level: float = LEVEL) -> Interval:
+def _pooled(test: AnyTest, comparisons: Sequence[ComparedNumber], level: float = LEVEL) -> Interval:
     """Return the pooled number. Its p-value is that of the limit that its interval must exclude to decide the test."""
     value = pooled_interval(comparisons, test.number_type).value
     if test.above is not None and value < test.above:

@@ -3,7 +3,7 @@
 A measure is a column of measures.csv; docs/measures.md defines each. A measure that was not recorded is None.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ from multicard.analysis.runs.stationarity import stationarity
 from multicard.analysis.runs.step_parts import StepPart
 from multicard.analysis.runs.windows import Window, elapsed_s, step_periods
 from multicard.core.errors import UserError
-from multicard.core.layout import EPOCH_COLUMNS, EPOCHS, NOT_RUN, PHASES, RUN, STEPS
+from multicard.core.layout import EPOCH_COLUMNS, EPOCHS, PHASES, RUN, STEPS
 from multicard.core.reasons import describe_reason
 from multicard.core.values import Cell, Row
 from multicard.experiment.config import PARAMETERS, parameters_in
@@ -400,34 +400,3 @@ def runs_table(rows: Sequence[Mapping[str, Cell]]) -> pd.DataFrame:
     columns = dict.fromkeys(name for row in rows for name in row) or dict.fromkeys((*PARAMETERS, *MEASURES))
     in_order = [*ABOUT, *parameters_in(columns), *(name for name in MEASURES if name in columns)]
     return pd.DataFrame(rows, columns=in_order)
-
-
-def outcome_of(run: Path | RunFiles) -> Row:
-    """Return the row in the table of outcomes of a run that has a record."""
-    record = RunFiles.of(run).record
-    return {
-        "run": record.run,
-        "outcome": record.outcome,
-        "reason": describe_reason(record.reason),
-        "started": record.started,
-        "wall_time_s": record.wall_time_s,
-        "host": record.host.name if record.host else None,
-        "profiler": record.profiler.used,
-        "trace_missing": record.profiler.trace_missing,
-        "block": record.parameters.repeat,
-        "planned_position": record.order.position if record.order else None,
-        "disturbance": disturbance_of(record),
-    }
-
-
-def outcome_table(rows: Iterable[Mapping[str, Cell]], not_run: Mapping[str, str]) -> pd.DataFrame:
-    """Return a table with one row per run of a scenario: its outcome and reason, and when, where and how it ran.
-
-    `rows`: those that `outcome_of` returned, of the runs with a record. `not_run`: for each other run, by its id, the
-    reason why it was not run; its outcome is `not run`.
-    """
-    columns = ["run", "outcome", "reason", "started", "wall_time_s", "host", "profiler", "trace_missing", "block"]
-    columns += ["planned_position", "disturbance"]
-    without_record = ({"run": run, "outcome": NOT_RUN, "reason": reason} for run, reason in not_run.items())
-    table = pd.DataFrame([*rows, *without_record], columns=columns)
-    return table.astype({"block": "Int64", "planned_position": "Int64"})
