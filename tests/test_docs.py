@@ -2,6 +2,8 @@
 
 import doctest
 import re
+import subprocess
+import tomllib
 from collections.abc import Callable
 from importlib import import_module
 
@@ -86,3 +88,14 @@ def test_every_test_that_the_definitions_name_is_there() -> None:
     named = set(re.findall(r"`(\w+/test_\w+\.py)`", (ROOT / "docs/measuring.md").read_text(encoding="utf-8")))
     assert len(named) > 20
     assert [name for name in named if not (ROOT / "tests" / name).is_file()] == []
+
+
+def test_targets_and_markers_that_contributing_names_are_there() -> None:
+    """Paths, links and the other commands of the page are checked by docs/test_pages.py."""
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    targets = set(re.findall(r"(?:^    |`)make ([\w./-]+)", text, re.M))
+    assert {".venv/ready", "lint", "test-all"} < targets
+    subprocess.run(["make", "--dry-run", *targets], cwd=ROOT, capture_output=True, check=True)
+    options = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["pytest"]["ini_options"]
+    markers = {line.partition(":")[0] for line in options["markers"]}
+    assert {"slow", "rare"} <= set(re.findall(r"pytest\.mark\.(\w+)", text)) <= markers

@@ -45,7 +45,7 @@ PRIVATE = (
     "cards?|streets?|hindrances?|surroundings|obstacles?|misfits?|made[- ]up|anew|mend(s|ed)?|imagined|made on the spot"
     "|rooms?|goes on (after|from|where)|starts anew|no word from|not whole|any_will_do|of_texts|bucket_mb|table_laws"
 )
-SPOKEN = ("src", "workflow", "docs", "config", "profiles", "benchmarks", "resources/claims.yaml", "tests", "*README.md")
+SPOKEN = ("src", "workflow", "docs", "config", "profiles", "benchmarks", "resources/claims.yaml", "tests", "*.md")
 # Habits that pages, configurations and the report are to be without.
 HABITS = (
     "those of it|nothing of it|that is none|whoever|nobody|as (of|for) any|with what it|takes? (it|them)sel(f|ves) for"

@@ -33,7 +33,7 @@ from synthetic import nsys_export
 pytestmark = pytest.mark.slow
 
 OTHER_READMES = ("config/README.md", "benchmarks/README.md")
-PAGES = ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
+PAGES = ["README.md", "CONTRIBUTING.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
 # What is run here, in a copy of the project.
 RUN_HERE = (
     r"source \.venv/bin/activate",
@@ -50,11 +50,12 @@ RUN_HERE = (
 )
 # What another program of the repository runs: a pattern, the program, and a text of it by which that is seen.
 RUN_ELSEWHERE = (
-    (r"make (demo|lint|docs)", ".ci/run", "part {1}"),
+    (r"make (demo|lint|docs|\.venv/ready)", ".ci/run", "part {1}"),
     (r"make test", ".ci/run", "make test"),
     (r"multicard export results(-mine)? --to mlflow", "tests/api/test_export.py", '"mlflow": of_mlflow'),
     (r"pip install \.", "tests/cli/test_wheel.py", "build_wheel"),
-    (r"make (test-fast|emulated-gpu)", "Makefile", "{1}: "),
+    (r"make (test-fast|test-all|emulated-gpu)", "Makefile", "{1}: "),
+    (r"python -m multicard\.\w+( --docs)? > docs/[\w-]+\.md", "tests/test_docs.py", "{0}"),
     (r"\.ci/run", ".ci/run", "make test"),
     (r"make demo CONFIG=\S+", "tests/workflow/project_copy.py", 'f"CONFIG={{CONFIG}}"'),
     (r"snakemake --sdm env-modules .*", "tests/workflow/test_modules.py", '"--sdm", "env-modules"'),
@@ -258,7 +259,7 @@ def test_files_and_folders_that_a_page_names_are_there() -> None:
     assert {name for name in named if not (ROOT / name).exists()} == set()
 
 
-@pytest.mark.parametrize("page", ["README.md", *OTHER_READMES])
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "SECURITY.md", *OTHER_READMES])
 def test_links_to_files_lead_somewhere(page: str) -> None:
     """Links of the pages in docs/ are followed by `mkdocs build --strict`."""
     links = [target for child in inline(page) if (target := child.attrGet("href") or child.attrGet("src"))]

@@ -27,5 +27,5 @@ def test_pages_name_the_versions_that_the_package_and_the_lock_support() -> None
     least, beyond = minors(re.search(r"not \(3, .+\)", script)[0])
     locked = list(range(least, beyond))
     words = " or ".join(f"3.{minor}" for minor in locked)
-    for page in ("README.md", "docs/laptop.md", "docs/cluster.md", "envs/make-venv.sh"):
+    for page in ("README.md", "CONTRIBUTING.md", "docs/laptop.md", "docs/cluster.md", "envs/make-venv.sh"):
         assert f"Python {words}" in (ROOT / page).read_text(encoding="utf-8"), page
