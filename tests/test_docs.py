@@ -8,6 +8,7 @@ from collections.abc import Callable
 from importlib import import_module
 
 import pytest
+import yaml
 
 from conftest import ROOT
 from multicard.analysis.measures_page import page as measures_page
@@ -99,3 +100,11 @@ def test_targets_and_markers_that_contributing_names_are_there() -> None:
     options = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["pytest"]["ini_options"]
     markers = {line.partition(":")[0] for line in options["markers"]}
     assert {"slow", "rare"} <= set(re.findall(r"pytest\.mark\.(\w+)", text)) <= markers
+
+
+def test_hooks_of_commits_run_the_programs_of_make_lint() -> None:
+    settings = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))
+    hooks = [hook["entry"].removesuffix(" --force-exclude") for repo in settings["repos"] for hook in repo["hooks"]]
+    lint = subprocess.run(["make", "--dry-run", "lint"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert [hook for hook in hooks if f"{hook}\n" not in lint and f"{hook} --check" not in lint] == []
+    assert len(hooks) == len(re.findall(r"^\.venv/bin/(?:ruff|mypy|snakefmt)\b", lint, re.M))
