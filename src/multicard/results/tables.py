@@ -1,8 +1,8 @@
 """The tables of a scenario in its folder `results/scenarios/<scenario>/`: their columns, and the one reader of them.
 
 CSV files are `measures.csv` (a row per run with a record: outcome, parameters, measures) and `runs.csv` (a row per
-planned run: outcome and reason). Parquet files are the gathered tables, one for each name in `SCHEMAS`; `gathering`
-writes them. Analyses read the tables through `Results`.
+planned run: outcome and reason); `analysis.outputs` writes them. Parquet files are the gathered tables, one for each
+name in `SCHEMAS`; `gathering` writes them. Analyses read the tables through `Results`.
 """
 
 import math
