@@ -6,6 +6,7 @@ from pathlib import Path
 from multicard.core.errors import TraceError
 from multicard.core.files import sha256
 from multicard.core.layout import CAPTURED, EXPORTED, TRACE
+from multicard.core.prepared import is_unchanged
 from multicard.core.trace_manifests import Exported, TraceFile, read_captured, read_exported
 from multicard.profilers import PROFILERS, Profiler
 
@@ -49,7 +50,7 @@ def _export(captured: TraceFile, profiler: Profiler, trace: Path) -> TraceFile:
     Raises `TraceError` if the captured file is missing, was changed since, or cannot be exported.
     """
     path = trace / captured.name
-    if not path.exists() or sha256(path) != captured.sha256:
+    if not is_unchanged(path, captured.bytes, captured.sha256):
         raise TraceError(f"{captured.name} is missing or not what was captured")
     return TraceFile.of(profiler.export(path, trace), captured.node)
 
@@ -72,8 +73,4 @@ def _is_exported(trace: Path, captured_sha256: str) -> bool:
     exported = read_exported(trace)
     if exported.captured_sha256 != captured_sha256 or not exported.files:
         return False
-    return all(_is_unchanged(trace / file.name, file.sha256) for file in exported.files)
-
-
-def _is_unchanged(path: Path, expected_sha256: str) -> bool:
-    return path.is_file() and sha256(path) == expected_sha256
+    return all(is_unchanged(trace / file.name, file.bytes, file.sha256) for file in exported.files)

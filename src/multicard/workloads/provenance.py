@@ -63,7 +63,15 @@ class UnreadableImage(RecordPart):
     reason: str
 
 
-class ImageProvenance(RecordPart):
+class _ProvenanceFile(RecordPart):
+    """Base of the forms of provenance.json."""
+
+    def as_json(self) -> JsonObject:
+        """Return the content of provenance.json: the fields that were given."""
+        return self.model_dump(mode="json", exclude_unset=True)
+
+
+class ImageProvenance(_ProvenanceFile):
     """provenance.json of a set of images."""
 
     WHAT: ClassVar[str] = "data set"
@@ -120,7 +128,7 @@ class ImageProvenance(RecordPart):
 
     def as_json(self) -> JsonObject:
         """Return the content of provenance.json: the fields that were given."""
-        values = self.model_dump(mode="json", exclude_unset=True)
+        values = super().as_json()
         if self.source != "mnist":
             return values
         # The file of this source has the key `split` earlier than those of other sources.
@@ -128,7 +136,7 @@ class ImageProvenance(RecordPart):
         return {name: values[name] for name in first} | values
 
 
-class TextProvenance(RecordPart):
+class TextProvenance(_ProvenanceFile):
     """provenance.json of a set of texts."""
 
     WHAT: ClassVar[str] = "set of texts"
@@ -158,12 +166,8 @@ class TextProvenance(RecordPart):
     # The file of the samples, alone.
     files: tuple[PreparedFile, ...]
 
-    def as_json(self) -> JsonObject:
-        """Return the content of provenance.json: the fields that were given."""
-        return self.model_dump(mode="json", exclude_unset=True)
 
-
-class ModelProvenance(RecordPart):
+class ModelProvenance(_ProvenanceFile):
     """provenance.json of a language model."""
 
     WHAT: ClassVar[str] = "model"
@@ -183,10 +187,6 @@ class ModelProvenance(RecordPart):
     parameters: int
     # Checksums are known of `tiny` only: computing those of 16 GB of a user takes longer than some runs.
     files: tuple[PreparedFile, ...]
-
-    def as_json(self) -> JsonObject:
-        """Return the content of provenance.json."""
-        return self.model_dump(mode="json", exclude_unset=True)
 
 
 Provenance = ImageProvenance | TextProvenance | ModelProvenance
