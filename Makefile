@@ -8,7 +8,9 @@ READY := $(VENV)/ready
 DEEPSPEED := $(VENV)/deepspeed/ready
 # A worker for each of two cores, and one for while tests wait, as those on Slurm do. Files run in the order of
 # tests/conftest.py, where the plugin would put those with the most tests first.
-PYTEST := $(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
+# A worker has one thread for numbers: those of more would wait for each other in a loop, on cores that others need.
+PYTEST := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 \
+    $(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 # Byte code is kept, whatever the caller's environment says: the many processes would compile the same sources again.
 unexport PYTHONDONTWRITEBYTECODE

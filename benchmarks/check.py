@@ -1,5 +1,7 @@
 """False alarms and power of `multicard compare --fail-above`, by simulation with known truth, as tables for README.md.
 
+    python benchmarks/check.py [--families 1000]
+
 Repeats are lognormal; a family is a check of 20 configurations against a tolerance of 3%.
 """
 
@@ -8,8 +10,8 @@ import argparse
 import numpy as np
 from scipy.stats import nct, t
 
-from multicard.analysis.comparison.changes import REGRESSION, judge
-from multicard.analysis.comparison.pairs import Pair
+from multicard.answers.comparison.changes import REGRESSION, judge
+from multicard.answers.comparison.pairs import Pair
 
 CONFIGURATIONS, TOLERANCE = 20, 0.03
 SPREADS, REPEATS = (0.005, 0.01, 0.02), (3, 5, 8)

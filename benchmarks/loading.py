@@ -1,4 +1,4 @@
-"""CPU time that a loader worker takes for an image, which planning assumes (LOADING_S of workloads/vision/workload.py).
+"""CPU time that a loader worker takes for an image, which planning assumes (LOADING_S of programs/vision/estimate.py).
 
     python benchmarks/loading.py [--sizes 100 300 500] [--batches 8]
 
@@ -15,10 +15,10 @@ from pathlib import Path
 import torch
 from torch.utils.data import DataLoader
 
-from multicard.experiment.datasets import Digits
-from multicard.workloads.provenance import ImageProvenance, read_unchanged
-from multicard.workloads.vision.data import open_split
-from multicard.workloads.vision.prepare import prepare
+from multicard.programs.datasets import Digits
+from multicard.programs.provenance import ImageProvenance, read_unchanged
+from multicard.programs.vision.data import open_split
+from multicard.programs.vision.prepare import prepare
 
 BATCH = 64
 

@@ -19,7 +19,7 @@ import yaml
 from snakemake.utils import update_config
 from synthetic_runs import write_runs
 
-from multicard.experiment.load import check
+from multicard.config.load import check
 
 ROOT = Path(__file__).parents[1]
 PAPERS = [ROOT / "config" / f"paper-{part}.yaml" for part in ("vision", "llm")]

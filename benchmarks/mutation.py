@@ -1,7 +1,7 @@
 """Change a module in many small ways, and list the changes that none of the named tests notices.
 
     pip install mutmut
-    python benchmarks/mutation.py src/multicard/stats/corrections.py tests/analysis/test_pooling.py
+    python benchmarks/mutation.py src/multicard/stats/corrections.py tests/answers/test_pooling.py
 
 mutmut changes the functions of a copy of the project, one place at a time, and runs the tests that reach the function.
 What survives shows a missing test, or a change that makes no difference. The doctests of the module count as tests;

@@ -2,6 +2,11 @@
 
     python benchmarks/observer.py
 
+    python benchmarks/observer.py --samples
+
+The second command prints the same of the samples of the stack alone, with the hooks in place. Fewer than one step in
+two has a sample, so of blocks of 50 steps the mean counts, and not the median.
+
 Each script sleeps so long in each step that one takes 20 ms, and its hooks are called in every other block of 5 steps,
 so that what differs between processes, or drifts, is in both. They are called through functions that stay in place:
 replacing a method of a class would have CPython specialize all code that uses the class again, in each block. All but
@@ -22,9 +27,10 @@ from scipy.stats import quantile_test
 
 import multicard
 from multicard.core.job_file import JobFile, ObservedJob
-from multicard.record.observe import OBSERVE, OBSERVER_SITE
+from multicard.observe import OBSERVE, OBSERVER_SITE
 
 STEPS, WARMUP = 5, 40  # of a block, and before the first
+STEPS_WITH_SAMPLES = 50  # of a block, to measure samples of the stack
 HEAD = """
 import gc
 import json
@@ -32,6 +38,8 @@ import time
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset, dataloader
+from multicard.observe.observer import OBSERVER
+from multicard.observe.stack_samples import StackSampler
 torch.set_num_threads(1)
 torch.manual_seed(0)
 model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
@@ -53,6 +61,21 @@ def through(number):
 for number, hook in enumerate(hooks):
     setattr(*hook, through(number))
 
+def switch_hooks(on):
+    called[:] = watched if on else plain
+
+samplers = []
+
+def switch_samples(on):
+    recording = OBSERVER.process._recording
+    for sampler in (recording.sampler, *samplers):
+        sampler.stop()
+    samplers[:] = [StackSampler(recording.events.add_sample)] if on else []
+    for sampler in samplers:
+        sampler.start()
+
+switch = switch_samples if SAMPLES else switch_hooks
+
 def work(started):
     time.sleep(max(0.0, 0.02 - (time.perf_counter() - started)))
 
@@ -66,7 +89,7 @@ def update(parts):
         gc.collect()
         gc.freeze()
     if done >= 0 and done % STEPS == 0:
-        called[:] = watched if done // STEPS % 2 == 0 else plain
+        switch(done // STEPS % 2 == 0)
     marks.append(time.process_time())
     if done == 2 * STEPS * PAIRS:
         print("marks", json.dumps(marks[WARMUP:]))
@@ -84,20 +107,23 @@ SCRIPTS = {
 }
 
 
-def blocks(script: str, pairs: int) -> list[float]:
+def blocks(script: str, pairs: int, samples: bool) -> list[float]:
     """CPU seconds of a step of the script's process, of blocks with and without the observer in turn.
 
     Of a block it is the median of its steps: a page fault or an interrupt that falls into one has no part in the cost.
+    `samples`: with and without samples of the stack, and of a block it is the mean of its steps.
     """
+    block_steps = STEPS_WITH_SAMPLES if samples else STEPS
+    of_block = statistics.fmean if samples else statistics.median
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        stated = f"STEPS, WARMUP, PAIRS = {STEPS}, {WARMUP}, {pairs}\n"
+        stated = f"STEPS, WARMUP, PAIRS, SAMPLES = {block_steps}, {WARMUP}, {pairs}, {samples}\n"
         (folder / "script.py").write_text(stated + HEAD + script)
         (folder / "sitecustomize.py").symlink_to(OBSERVER_SITE)
         (folder / "multicard").symlink_to(Path(multicard.__file__).parent)
         observe = ObservedJob(
             device="cpu", devices=1, devices_per_node=1, ranks=1, ranks_per_node=1, warmup_steps=1,
-            measured_steps=10**6, profiled_steps=1, is_user_program=True,
+            measured_steps=10**6, profiled_steps=1,
         )  # fmt: skip
         job = JobFile(folder, "none", observe, time_limit_s=3600.0, port=0, parameters={}).write()
         variables = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": name, OBSERVE: str(job)}
@@ -107,18 +133,19 @@ def blocks(script: str, pairs: int) -> list[float]:
     [line] = [line for line in done.stdout.splitlines() if line.startswith("marks")]
     marks = json.loads(line.removeprefix("marks"))
     steps = [end - start for start, end in itertools.pairwise(marks)]
-    return [statistics.median(steps[at : at + STEPS]) for at in range(0, len(steps), STEPS)]
+    return [of_block(steps[at : at + block_steps]) for at in range(0, len(steps), block_steps)]
 
 
 def main() -> None:
     """Print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, default=300, help="pairs of blocks (default: %(default)s)")
-    pairs = parser.parse_args().pairs
+    parser.add_argument("--samples", action="store_true", help="the cost of samples of the stack alone")
+    stated = parser.parse_args()
     print("| script | CPU time per step without (µs) | cost of the observer (µs), median [95% interval] | of 20 ms |")
     print("|---|---|---|---|")
     for name, script in SCRIPTS.items():
-        found = [1e6 * each for each in blocks(script, pairs)]
+        found = [1e6 * each for each in blocks(script, stated.pairs, stated.samples)]
         costs = [one - other for one, other in zip(found[::2], found[1::2], strict=True)]
         cost = statistics.median(costs)
         low, high = quantile_test(costs, p=0.5).confidence_interval(0.95)

@@ -18,11 +18,10 @@ from typing import Any
 import matplotlib
 
 import multicard
-from multicard.analysis.runs.device_time import device_time
-from multicard.analysis.runs.step_parts import IDLE_CAUSES, DevicePart
 from multicard.api.traces import TraceAnalysis
 from multicard.figures.style import styled
 from multicard.figures.timeline import timeline
+from multicard.results.device_time import IDLE_CAUSES, DevicePart, device_time
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 PAGE = DOCS / "public-captures.md"

@@ -6,7 +6,7 @@
 FOLDER has tables of measurements, one a row: `devices`, `throughput_samples_per_s` or `tokens_per_s`, and columns that
 together name the job. Jobs that share a batch have the column `scaling`, with `strong`, and the batch of a device or
 of all devices. Of every job each two, or three, numbers of devices that follow each other predict each larger one, by
-`multicard.analysis.scaling.prediction.predict` with the prior that the tool has. Nothing is left out because of what
+`multicard.answers.scaling.prediction.predict` with the prior that the tool has. Nothing is left out because of what
 came out: a caveat is counted where the tool gives one by what it was given. What the tool refuses is refused here, too:
 jobs whose samples neither stay nor shrink with the devices.
 
@@ -34,9 +34,9 @@ import numpy as np
 import pandas as pd
 from scipy.stats import norm
 
-from multicard.analysis.scaling.posterior import ScalingPrior
-from multicard.analysis.scaling.prediction import PRIOR, predict
-from multicard.analysis.scaling.step_model import ScalingPoint
+from multicard.answers.scaling.posterior import ScalingPrior
+from multicard.answers.scaling.prediction import PRIOR, predict
+from multicard.answers.scaling.step_model import ScalingPoint
 from multicard.stats.interval import LEVEL
 
 RATES = ("throughput_samples_per_s", "tokens_per_s")

@@ -1,5 +1,8 @@
 """How well and at what cost `multicard tune` searches, on spaces whose truth is known: against other methods.
 
+    OMP_NUM_THREADS=1 python benchmarks/search.py [--seeds 100] [--first-seed 0] [--spaces loader effects]
+                                                  [--others METHOD ...] [--out FILE]
+
 Two spaces of 240 configurations, others for each seed, with three repeats each in the full matrix. `loader`: a
 training step as on a GPU, bound by the loader or by compute, with 240 combinations of batch size, loader workers,
 precision, memory layout and compilation that interact. `effects`: five parameters with random effects and random
@@ -8,7 +11,7 @@ and one in twenty is disturbed by 5 to 15 %. A run costs 20 s and 100 steps.
 
 The search has 15 % of the cost of the full matrix, and may stop before. Random search (without putting back) and
 Optuna's TPE and Gaussian-process samplers with their defaults, where runs that fail are failed trials, spend once what
-it spent, and once all of the 15 %; they take what gave the highest value.
+it spent, and once all of the 15 %; they take what gave the highest value. `--others` alone leaves them out.
 """
 
 import argparse
@@ -180,6 +183,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=100)
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--spaces", nargs="+", choices=list(SPACES), default=list(SPACES))
+    parser.add_argument("--others", nargs="*", choices=list(OTHERS), default=list(OTHERS))
     parser.add_argument("--out", type=Path, help="file to which a line of JSON is added for each seed")
     arguments = parser.parse_args()
     optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -191,7 +195,8 @@ def main() -> None:
             full = SHARE * World(name, seed).matrix_cost
             rows["multicard tune"].append(searched(tune, name, seed, full))
             spent = rows["multicard tune"][-1][1] * full / SHARE
-            for method, search in OTHERS.items():
+            for method in arguments.others:
+                search = OTHERS[method]
                 rows[f"{method}, as much"].append(searched(search, name, seed, spent))
                 rows[f"{method}, 15 %"].append(searched(search, name, seed, full))
             if arguments.out:

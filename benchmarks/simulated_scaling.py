@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from multicard.analysis.scaling.prediction import predict
-from multicard.analysis.scaling.step_model import ScalingPoint
+from multicard.answers.scaling.prediction import predict
+from multicard.answers.scaling.step_model import ScalingPoint
 
 SAMPLES, REPEATS, NOISE = 64.0, 3, 0.02
 MESSAGES = 4

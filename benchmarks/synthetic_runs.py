@@ -17,6 +17,9 @@ import pyarrow.parquet as pq
 from generate import generate
 from nsys_export import FIRST_PID
 
+from multicard.config.experiment import Experiment
+from multicard.config.read_run import read_run
+from multicard.config.runs import Run, distinct, expand
 from multicard.core.files import described, read_object, write_json
 from multicard.core.layout import (
     ACTIVITY,
@@ -32,10 +35,7 @@ from multicard.core.layout import (
     STEPS,
     TRACE,
 )
-from multicard.experiment.config import Experiment
-from multicard.experiment.machine import Machine
-from multicard.experiment.read_run import read_run
-from multicard.experiment.runs import Run, distinct, expand
+from multicard.programs.machine import Machine
 from multicard.runs.parameters import JobParameters
 from multicard.trace.collectives import bus_bandwidth
 from multicard.trace.extract import extract_run

@@ -9,7 +9,7 @@ The search is that of the command; what it asks for has run, so that no seed run
 import argparse
 from pathlib import Path
 
-from multicard.experiment.load import read_experiment
+from multicard.config.load import read_experiment
 from multicard.search.core import Search
 from multicard.search.scenario import RunResult, ScenarioSpace
 from multicard.stats.interval import Interval

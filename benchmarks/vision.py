@@ -25,12 +25,12 @@ from torch.utils.data import DataLoader
 from torchvision.models.mobilenetv2 import MobileNetV2
 
 from multicard.core.layout import EPOCHS
-from multicard.experiment.datasets import Digits, Synthetic
 from multicard.launch.job import run_job
-from multicard.workloads.provenance import ImageProvenance, read_unchanged
-from multicard.workloads.vision.data import open_split
-from multicard.workloads.vision.parameters import VisionParameters
-from multicard.workloads.vision.prepare import prepare
+from multicard.programs.datasets import Digits, Synthetic
+from multicard.programs.provenance import ImageProvenance, read_unchanged
+from multicard.programs.vision.data import open_split
+from multicard.programs.vision.parameters import VisionParameters
+from multicard.programs.vision.prepare import prepare
 
 PLAIN = "plain loop"
 BOUND = ", synthetic batches"

@@ -29,6 +29,8 @@ COPY_BYTES = 64
 
 # A kernel as tests write it down: a tuple of these four.
 KernelTimes = tuple[float, float, float, str]
+# A call of the CUDA API that launches none of the kernels: start and end in milliseconds, and the function.
+CallTimes = tuple[float, float, str]
 
 
 class Kernel(NamedTuple):
@@ -52,10 +54,14 @@ Lanes = Mapping[str, tuple[int | None, int | None]]
 
 @dataclass(frozen=True)
 class Process:
-    """A process of a capture: start and end of its steps on the host in milliseconds, and its kernels, in any order."""
+    """A process of a capture: start and end of its steps on the host in milliseconds, and its kernels, in any order.
+
+    `others`: calls of the thread `MARKER` besides those that launch the kernels.
+    """
 
     steps: Sequence[tuple[float, float]] = ()
     kernels: Sequence[KernelTimes] = ()
+    others: Sequence[CallTimes] = ()
 
 
 def make_trace(
@@ -74,7 +80,7 @@ def make_trace(
     processes
         Their ids are PID, PID + 1 and so on; the work of PID + n is on the device n.
     calls
-        Whether the launching calls were recorded. Each lasts 0.1 ms.
+        Whether calls were recorded. Each launching call lasts 0.1 ms.
     lanes
         By names of kernels, the lane of each. Those not named are on stream 7, launched by the thread `MARKER`. Without
         `lanes` no streams were recorded.
@@ -125,17 +131,23 @@ def _write_kineto(path: Path, capture: _Capture) -> None:
         arguments = link | ({"stream": lane.stream} if has_lanes else {})
         duration_ms = kernel.end_ms - kernel.start_ms
         events.append(event(category, kernel.name, kernel.start_ms, duration_ms, pid=0, args=arguments))
+    if capture.has_calls:
+        for correlation, (start_ms, end_ms, function) in enumerate(process.others, start=len(process.kernels)):
+            link = {"correlation": correlation}
+            duration_ms = end_ms - start_ms
+            events.append(event("cuda_runtime", function, start_ms, duration_ms, pid=PID, args=link, **thread_of_marks))
     path.write_text(json.dumps({"traceEvents": events}))
 
 
 def _write_nsys(path: Path, capture: _Capture) -> None:
     names = dict.fromkeys(work[3] for process in capture.processes for work in process.kernels)
-    texts = ["cudaLaunchKernel", *names]
+    functions = dict.fromkeys(function for process in capture.processes for _, _, function in process.others)
+    texts = ["cudaLaunchKernel", *names, *functions]
     id_of = {text: number for number, text in enumerate(texts, start=1)}
     marks: list[tuple[Any, ...]] = []
     kernels: list[tuple[Any, ...]] = []
     copies: list[tuple[Any, ...]] = []
-    launches: list[tuple[Any, ...]] = []
+    calls: list[tuple[Any, ...]] = []
 
     def nanoseconds(start_ms: float, end_ms: float) -> tuple[int, int]:
         return round(start_ms * MS), round(end_ms * MS)
@@ -154,7 +166,10 @@ def _write_nsys(path: Path, capture: _Capture) -> None:
             else:
                 kernels.append((*row, id_of[kernel.name]))
             times = nanoseconds(kernel.call_ms, kernel.call_ms + CALL_MS)
-            launches.append((*times, 0, global_id(pid, lane.thread or 0), correlation, id_of["cudaLaunchKernel"]))
+            calls.append((*times, 0, global_id(pid, lane.thread or 0), correlation, id_of["cudaLaunchKernel"]))
+        for correlation, (start_ms, end_ms, function) in enumerate(process.others, start=len(process.kernels)):
+            times = nanoseconds(start_ms, end_ms)
+            calls.append((*times, 0, global_id(pid, MARKER), correlation, id_of[function]))
     columns = "start INT, end INT, deviceId INT, globalPid INT, correlationId INT"
     if capture.lanes is not None:
         columns += ", streamId INT"
@@ -165,5 +180,5 @@ def _write_nsys(path: Path, capture: _Capture) -> None:
         if copies:
             put(db, "CUPTI_ACTIVITY_KIND_MEMCPY", f"{columns}, bytes INT, copyKind INT", copies)
         if capture.has_calls:
-            put(db, "CUPTI_ACTIVITY_KIND_RUNTIME", RUNTIME, launches)
+            put(db, "CUPTI_ACTIVITY_KIND_RUNTIME", RUNTIME, calls)
         db.commit()

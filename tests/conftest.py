@@ -13,18 +13,18 @@ from typing import Any
 import pytest
 from filelock import FileLock
 
-from multicard.archive.pack import pack
+from multicard.config.read_run import read_run
 from multicard.core.errors import UserError
 from multicard.core.files import write_json
 from multicard.core.prepared import folder_name
-from multicard.experiment.datasets import Digits
-from multicard.experiment.machine import Machine
-from multicard.experiment.read_run import read_run
 from multicard.launch.job import run_job
+from multicard.programs.datasets import Digits
+from multicard.programs.machine import Machine
+from multicard.programs.vision.parameters import VisionParameters
+from multicard.programs.vision.prepare import prepare
+from multicard.share.pack import pack
 from multicard.trace.export import export_run
 from multicard.trace.extract import extract_run
-from multicard.workloads.vision.parameters import VisionParameters
-from multicard.workloads.vision.prepare import prepare
 
 pytest_plugins = ["emulated_gpu.fixtures", "observed_scripts", "script.equipment"]
 
@@ -33,7 +33,7 @@ ROOT = Path(__file__).parents[1]
 MADE = {".git", ".venv", ".snakemake", "results", "data", ".pytest_cache", ".ruff_cache", ".mypy_cache"}
 # Folders of the longest files: started first, since a file stays with one worker, and a long one that starts last
 # leaves the others idle.
-LONGEST = ("slurm", "script", "emulated", "workflow", "llm", "vision", "launch", "docs", "cli", "record", "machine")
+LONGEST = ("slurm", "script", "emulated", "workflow", "llm", "vision", "launch", "docs", "cli", "observe", "machine")
 
 # Real training, as short as it can be.
 TINY: dict[str, Any] = {

@@ -26,18 +26,17 @@ import pandas as pd
 import pyarrow as pa
 from pydantic_core import to_jsonable_python
 
-from multicard.analysis.choice.recommend import as_markdown
-from multicard.analysis.runs.breakdown import complete_breakdowns
-from multicard.analysis.runs.measures import MEASURES_OF
-from multicard.analysis.runs.per_run import trace_shares
-from multicard.analysis.runs.step_parts import StepPart
-from multicard.analysis.scaling.speedup_tables import add_scaling
+from multicard.answers.choice.recommend import as_markdown
+from multicard.answers.scaling.speedup_tables import add_scaling
 from multicard.core.files import write_json
 from multicard.core.layout import RUN
 from multicard.core.text import without_escapes
-from multicard.experiment.workload import WORKLOADS, parameters_of
+from multicard.programs import PROGRAMS, parameters_of
+from multicard.results.breakdown import StepPart, complete_breakdowns
 from multicard.results.configuration import MeasuredRun
 from multicard.results.gathering import store
+from multicard.results.measure import MEASURES_OF
+from multicard.results.per_run import trace_shares
 from multicard.results.provenance import as_cells, provenance_of
 from multicard.results.results import Results
 from multicard.results.tables import RUNS_INFO, SCHEMAS, ScenarioTables, with_run
@@ -71,7 +70,7 @@ def repeats_of(row: Row, factors: Sequence[float] = STEADY) -> list[Row]:
     noise -= noise.mean()
 
     def noisy(name: str, value: Any, factor: float, noise: float) -> Any:
-        if name not in measures or isinstance(value, bool):
+        if name not in measures or isinstance(value, bool | str):
             return value
         is_time = name.endswith("_s") and not name.endswith("_per_s")
         return value * factor * np.exp(-noise if is_time else noise)
@@ -160,7 +159,7 @@ def write_results(
         traced = Results(pd.DataFrame(columns=["run"]), scenarios=(ScenarioTables(place),))
         measures = add_scaling(pd.DataFrame(complete_breakdowns(rows, trace_shares(traced))))
         measures.to_csv(place / "measures.csv", index=False)
-        measures[["run", "outcome", "reason"]].to_csv(place / "runs.csv", index=False)
+        measures[["run", "outcome", "reason"]].assign(wall_time_s=None).to_csv(place / "runs.csv", index=False)
     return folder
 
 
@@ -176,7 +175,7 @@ def _measures_row(row: Row) -> Row:
 
 def _parameters(row: Row) -> JobParameters:
     """Return the parameters among the columns of a row."""
-    model = WORKLOADS[row["workload"]].parameters
+    model = PROGRAMS[row["workload"]].parameters
     return model.model_validate({name: row[name] for name in row if name in model.model_fields})
 
 

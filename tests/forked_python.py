@@ -12,13 +12,15 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-# Runs the modules that are asked for, one after the other, until nobody can ask any more.
+# Runs the modules that are asked for, one after the other, until nobody can ask any more. As in frozen_imports.py, what
+# it has imported is no garbage.
 SERVER = """
-import importlib, json, os, runpy, signal, sys
+import gc, importlib, json, os, runpy, signal, sys
 codes = os.fdopen(os.dup(1), "w")
 os.dup2(2, 1)
 for name in sys.argv[1:]:
     importlib.import_module(name)
+gc.collect(), gc.freeze()
 for line in sys.stdin:
     asked = json.loads(line)
     child = os.fork()
@@ -36,8 +38,8 @@ for line in sys.stdin:
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), file=codes, flush=True)
 """
 IMPORTED_BY_SNAKEMAKE = (
-    "snakemake.cli", "snakemake.executors.local", "snakemake.scheduling.job_scheduler", "multicard.archive.matrix",
-    "multicard.experiment.resources",
+    "snakemake.cli", "snakemake.executors.local", "snakemake.scheduling.job_scheduler", "multicard.config.plan",
+    "multicard.config.resources",
     "multicard.workflow.slurm_queue",
 )  # fmt: skip
 

@@ -1,6 +1,6 @@
 """Ranks of jobs, forked from a process that has imported what they need.
 
-Each is a process of its own that runs the workload's program as torchrun would start it, only without the seconds in
+Each is a process of its own that runs the program as torchrun would start it, only without the seconds in
 which torchrun starts and PyTorch is imported. It is for tests of what is trained; tests of how jobs start, end and fail
 start them as users do.
 """
@@ -21,17 +21,18 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from multicard.experiment.machine import Machine
 from multicard.launch import node_ranks
 from multicard.launch.supervise import Ended
-from multicard.record.observe import OBSERVE, OBSERVER_SITE
+from multicard.observe import OBSERVE, OBSERVER_SITE
+from multicard.programs.machine import Machine
 
 RANKS = "--nproc-per-node="
 LIMIT_S = 600.0  # of what has no time limit of its own
 FORKS = multiprocessing.get_context("forkserver")
+FROZEN = "frozen_imports"  # the last to be preloaded
 # What vision and tuning import; every optimizer imports torch._dynamo.
 PRELOADED = (
-    "multicard.workloads.vision.train", "multicard.workloads.llm.train", "torch._dynamo",
+    "multicard.programs.vision.train", "multicard.programs.llm.train", "torch._dynamo",
     "torch.distributed.checkpoint", "datasets", "omegaconf", "torchtune.config", "torchtune.datasets",
     "torchtune.models.llama3_2", "torchtune.modules.peft", "torchtune.rlhf", "torchtune.training",
 )  # fmt: skip
@@ -53,7 +54,7 @@ def forked_ranks(
     limit_at
         What a job prints when its time limit is to be over, however long it took until then.
     """
-    FORKS.set_forkserver_preload([__name__, *preload])
+    FORKS.set_forkserver_preload([__name__, *preload, FROZEN])
     run = partial(run_forked, limit_at=limit_at)
     with patch.object(node_ranks, "run", run) if on_gpus or not Machine.here().gpus else nullcontext():
         yield
@@ -65,7 +66,7 @@ def start_ranks(
     """Call a function with a rank's number and the arguments in each rank, as `torch.multiprocessing.spawn` does."""
     from torch.multiprocessing import start_processes
 
-    FORKS.set_forkserver_preload([__name__, *preload])
+    FORKS.set_forkserver_preload([__name__, *preload, FROZEN])
     start_processes(function, arguments, ranks, start_method="forkserver")
 
 
@@ -76,6 +77,7 @@ def run_forked(
     time_limit_s: float,
     on_line: Callable[[str], None],
     limit_at: str | None = None,
+    folder: Path | None = None,
     **_others: Any,
 ) -> Ended:
     """Stand in for `multicard.launch.supervise.run`: start the ranks of a job as torchrun would."""
@@ -83,7 +85,7 @@ def run_forked(
 
     counts = [int(part.removeprefix(RANKS)) for part in command if part.startswith(RANKS)]
     last = len(command) - 1 - command[::-1].index("-m")
-    program = command[last + 1 :]
+    program = [word for word in command[last + 1 :] if word != "--"]
     log.touch()
     first = FORKS.Process(target=int)  # before the clock starts, since what all ranks are forked from may start with it
     first.start()
@@ -92,11 +94,14 @@ def run_forked(
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False) if counts else None
     processes = []
     for rank in range(ranks):
-        place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks} if store else {}
+        # Also where there is a single rank, since multicard takes no process that multiprocessing starts for one.
+        place = {"RANK": rank}
+        if store:
+            place |= {"LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks}
         if store:
             place |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": store.port, "TORCHELASTIC_USE_AGENT_STORE": True}
         variables = environment | {name: str(value) for name, value in place.items()}
-        processes.append(FORKS.Process(target=run_rank, args=(program, variables, str(log.absolute()))))
+        processes.append(FORKS.Process(target=run_rank, args=(program, variables, str(log.absolute()), folder)))
         processes[-1].start()
     left, timed_out, is_stuck = list(processes), False, False
     while left and not timed_out and not is_stuck and not any(process.exitcode for process in processes):
@@ -118,7 +123,7 @@ def run_forked(
 
 def run_program(*command: Any) -> subprocess.CompletedProcess[str]:
     """Run a program of Python to its end in a forked process; all that it prints is in `stderr`."""
-    FORKS.set_forkserver_preload([__name__, *PRELOADED])
+    FORKS.set_forkserver_preload([__name__, *PRELOADED, FROZEN])
     words = [str(word) for word in command]
     with tempfile.NamedTemporaryFile("r") as log:
         process = FORKS.Process(target=be_program, args=(words, log.name))
@@ -148,11 +153,16 @@ def begin_observing() -> None:
     runpy.run_path(str(OBSERVER_SITE))["watch"]()
 
 
-def run_rank(program: list[str], environment: dict[str, str], log: str) -> None:
+def run_rank(program: list[str], environment: dict[str, str], log: str, folder: Path | None) -> None:
     """Be one rank: run the program as `python -m` does."""
+    # As in a program that is started by its user. A process from a fork server starts its own in the same way, and each
+    # worker of a loader would import the program again.
+    multiprocessing.set_start_method(None, force=True)
     os.environ.clear()
     os.environ.update(environment)
     print_to(log)
+    if folder is not None:
+        os.chdir(folder)
     sys.path[:0] = filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))
     sys.argv = program
     if OBSERVE in environment:

@@ -14,7 +14,7 @@ def make_job_file(scratch: Path, profiler: str = "none", time_limit_s: float = 3
     devices = observed.get("devices", 1)
     values = {
         "device": "cpu", "devices": devices, "devices_per_node": devices, "ranks": devices, "ranks_per_node": devices,
-        "warmup_steps": 1, "measured_steps": 3, "profiled_steps": 2, "is_user_program": True, "program": ("script.py",),
+        "warmup_steps": 1, "measured_steps": 3, "profiled_steps": 2, "program": ("script.py",),
     }  # fmt: skip
     parameters = {"workload": "script", "command": ["script.py"]}
     observe = ObservedJob(**values | observed)

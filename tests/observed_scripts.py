@@ -17,7 +17,7 @@ import pytest
 import multicard
 from job_files import make_job_file
 from multicard.core.layout import PHASES
-from multicard.record.observe import OBSERVE, OBSERVER_SITE
+from multicard.observe import OBSERVE, OBSERVER_SITE
 
 LIMIT_S = 900  # of a script, on a machine that does other things too
 WINDOWS = {"warmup_steps": 1, "measured_steps": 3, "profiled_steps": 2}
@@ -40,14 +40,17 @@ def loss_of(x, y, model=model):
 """
 
 # Imports torch once, and runs each script in a process of its own that it forks.
+# As in frozen_imports.py, what it imported is no garbage.
 SERVER = """
-import importlib, json, os, runpy, signal, sys
+import gc, importlib, json, os, runpy, signal, sys
 import torch
 import torch._dynamo  # as the first optimizer does, at a second each
+gc.collect(), gc.freeze()
 for line in sys.stdin:
     asked = json.loads(line)
     for name in asked["imported"]:
         importlib.import_module(name)
+        gc.freeze()
     if os.fork() == 0:
         signal.alarm(LIMIT_S)
         log = os.open(asked["log"], os.O_CREAT | os.O_WRONLY | os.O_APPEND)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from multicard.workloads.provenance import ImageProvenance, ModelProvenance, TextProvenance
+from multicard.programs.provenance import ImageProvenance, ModelProvenance, TextProvenance
 
 
 def make_image_provenance(**fields: Any) -> ImageProvenance:

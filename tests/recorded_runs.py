@@ -14,12 +14,12 @@ import pandas as pd
 import yaml
 
 from conftest import TINY
-from multicard.archive.manifest import MANIFEST, Manifest
+from multicard.config.experiment import Experiment
+from multicard.config.load import check
 from multicard.core.files import described
-from multicard.experiment.config import Experiment
-from multicard.experiment.load import check
-from multicard.experiment.workload import parameters_of
+from multicard.programs import parameters_of
 from multicard.runs.parameters import run_id
+from multicard.share.manifest import MANIFEST, Manifest
 
 FIXED = TINY | {"strategy": "ddp-ds", "devices": 2, "profiler": "kineto"}
 

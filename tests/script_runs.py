@@ -8,12 +8,12 @@ import pandas as pd
 import pyarrow.parquet as pq
 
 from factories import make_run, write_run
+from multicard.config.load import check
+from multicard.config.runs import expand_scenario
 from multicard.core.files import write_json
 from multicard.core.layout import ACTIVITY, EPOCH_COLUMNS, STEP_COLUMNS
-from multicard.experiment.load import check
-from multicard.experiment.runs import expand_scenario
+from multicard.programs.script.parameters import ScriptParameters
 from multicard.trace.tables import ACTIVITIES
-from multicard.workloads.script.parameters import ScriptParameters
 
 COMMAND = ["train.py", "--batch-size", "{batch_size}", "--amp", "{amp}"]
 WARMUP, MEASURED, PROFILED = 2, 20, 4

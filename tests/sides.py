@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from factories import make_run
-from multicard.analysis.comparison.sides import Side
+from multicard.answers.comparison.sides import Side
 from multicard.results.configuration import Configuration, MeasuredRun
 from multicard.results.provenance import Provenance
 

@@ -23,8 +23,8 @@ from torch.utils._pytree import tree_iter
 from torchtune.models.llama3_1._position_embeddings import Llama3ScaledRoPE
 from torchtune.modules.low_precision import nf4_linear
 
-from multicard.experiment.models import Architecture
-from multicard.workloads.llm.parameters import LlmParameters
+from multicard.programs.llm.parameters import LlmParameters
+from multicard.programs.models import Architecture
 from tuning_jobs import make_recipe, quiet
 
 STEPS = 2  # the last is looked at: by then all that lasts from step to step is there

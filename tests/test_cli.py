@@ -17,11 +17,11 @@ from conftest import ROOT, ran
 from console import multicard
 from factories import make_run, vision_runs, write_results, write_run
 from machine.faked_programs import put
-from multicard.archive.manifest import FILES
+from multicard.config.load import read_experiment
+from multicard.config.runs import expand_scenario
 from multicard.core.reasons import Reason
-from multicard.experiment.load import read_experiment
-from multicard.experiment.runs import expand_scenario
 from multicard.launch.attempts import scratch_in
+from multicard.share.manifest import FILES
 from synthetic import PID, kineto_trace, nsys_export
 
 

@@ -11,18 +11,19 @@ import pytest
 import yaml
 
 from conftest import ROOT
-from multicard.analysis.measures_page import page as measures_page
-from multicard.analysis.runs.measures import runs_table
-from multicard.analysis.runs.outcomes import outcome_table
-from multicard.analysis.scaling.speedup_tables import add_scaling
+from multicard.answers.measures_page import page as measures_page
+from multicard.answers.scaling.speedup_tables import add_scaling
+from multicard.config.experiment import PARAMETERS
+from multicard.config.figures import FIGURES
+from multicard.config.parameters_page import page as parameters_page
 from multicard.core.layout import EPOCH_COLUMNS, OUTCOMES, STEP_COLUMNS
 from multicard.core.reasons import WORDINGS
-from multicard.experiment.config import PARAMETERS
-from multicard.experiment.figures import FIGURES
-from multicard.experiment.parameters_page import page as parameters_page
 from multicard.figures.__main__ import page
 from multicard.figures.catalog import load_drawing
-from multicard.papers.tables import COLUMNS, TEST_COLUMNS
+from multicard.papers.tables import claims_table, judge_papers, table_of_tests
+from multicard.results.measure import runs_table
+from multicard.results.outcomes import outcome_table
+from multicard.results.results import Results
 from multicard.results.tables import SCHEMAS
 from multicard.runs.page import page as record_page
 from multicard.trace.tables import ACTIVITIES
@@ -39,7 +40,9 @@ EXAMPLES = [
 def test_every_outcome_reason_and_column_is_documented() -> None:
     words = {*OUTCOMES, *WORDINGS, *STEP_COLUMNS, *EPOCH_COLUMNS}
     words |= {*ACTIVITIES, *(name for activity in ACTIVITIES.values() for name in activity.schema.names)}
-    words |= {*COLUMNS, *TEST_COLUMNS, *SCHEMAS["runs_info"].names, *outcome_table([], {})}
+    judged = judge_papers(Results.joined([]))
+    words |= {*claims_table(judged), *table_of_tests(judged)}
+    words |= {*SCHEMAS["runs_info"].names, *outcome_table([], {})}
     assert {word for word in words if f"`{word}`" not in FILES} == set()
 
 
@@ -64,7 +67,7 @@ def test_the_page_says_of_each_figure_what_its_catalog_does() -> None:
         [section] = re.findall(rf"^### `{entry.name}`\n\n(.*?)(?=^##)", figures, re.M | re.S)
         heading, caption = (" ".join(part.split()) for part in section.strip().split("\n\n"))
         assert heading.startswith(f"**{drawing.question}**")
-        assert all(need.removeprefix("workload ") in heading for need in entry.needs.split(" and "))
+        assert entry.needs in heading.replace("`", "")
         assert (drawing.paper_figure or "") in heading
         assert caption == drawing.caption
 
@@ -73,9 +76,9 @@ def test_the_page_says_of_each_figure_what_its_catalog_does() -> None:
     ("name", "made", "command"),
     [
         ("run-record", record_page, "python -m multicard.runs > docs/run-record.md"),
-        ("measures", measures_page, "python -m multicard.analysis > docs/measures.md"),
+        ("measures", measures_page, "python -m multicard.answers > docs/measures.md"),
         ("figures", page, "python -m multicard.figures > docs/figures.md"),
-        ("parameters", lambda: f"{parameters_page()}\n", "python -m multicard.experiment --docs > docs/parameters.md"),
+        ("parameters", lambda: f"{parameters_page()}\n", "python -m multicard.config --docs > docs/parameters.md"),
     ],
 )
 def test_pages_that_follow_from_the_code_are_in_the_repository_as_it_makes_them(

@@ -10,9 +10,9 @@ import pandas as pd
 import pytest
 
 from conftest import ROOT, refusal
-from multicard.archive.pack import pack
 from multicard.cli import main
 from multicard.core.files import write_json
+from multicard.share.pack import pack
 from recorded_runs import FIXED, add_run, experiment, write_configuration
 
 pytestmark = pytest.mark.slow

@@ -13,13 +13,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from conftest import ran, refusal
-from multicard.archive.unpack import unpack
+from multicard.config.experiment import MOST_RUNS
+from multicard.config.load import check, read_yaml
+from multicard.config.read_run import read_run
 from multicard.core.errors import TraceError, UserError
 from multicard.core.files import read_object
-from multicard.experiment.config import MOST_RUNS
-from multicard.experiment.load import check, read_yaml
-from multicard.experiment.read_run import read_run
 from multicard.results.run_files import read_parquet
+from multicard.share.unpack import unpack
 from multicard.trace.kineto import read
 
 

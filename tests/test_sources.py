@@ -16,23 +16,26 @@ PACKAGES: dict[str, set[str] | None] = {
     "profilers": {"core"},
     "runs": {"core", "profilers"},
     "stats": {"core"},
-    "record": {"core", "profilers"},  # runs inside the user's training process
-    "experiment": {"core", "runs", "profilers"},
-    "workflow": {"core", "runs", "experiment"},
-    "launch": {"core", "runs", "profilers", "record", "experiment"},
-    "workloads": {"core", "runs", "record", "experiment"},
+    "observe": {"core", "profilers"},  # runs inside the user's training process
+    "launchers": {"core"},
+    "programs": {"core", "runs", "profilers", "observe", "launchers"},
+    "config": {"core", "runs", "profilers", "programs"},
+    "launch": {"core", "runs", "profilers", "observe", "launchers", "programs", "config"},
+    "workflow": {"core", "runs", "config", "launch"},
     "trace": {"core", "runs", "profilers"},
-    "results": {"core", "runs", "stats", "experiment", "trace"},
-    "analysis": {"core", "runs", "stats", "experiment", "trace", "results"},
-    "papers": {"core", "runs", "stats", "experiment", "results", "analysis"},
-    "figures": {"core", "runs", "stats", "experiment", "workloads", "results", "analysis"},
-    "archive": {"core", "runs", "stats", "profilers", "experiment", "trace", "results", "analysis"},
-    "adopt": {"core", "runs", "stats", "profilers", "experiment", "trace", "results", "analysis", "archive"},
-    "machine": {
-        "core", "runs", "stats", "profilers", "record", "experiment", "launch", "workloads", "trace", "results",
-        "analysis", "archive",
+    "results": {"core", "runs", "stats", "programs", "config", "trace"},
+    "answers": {"core", "runs", "stats", "programs", "config", "trace", "results"},
+    "papers": {"core", "runs", "stats", "programs", "config", "results", "answers"},
+    "figures": {"core", "runs", "stats", "programs", "config", "results", "answers"},
+    "share": {"core", "runs", "stats", "profilers", "programs", "config", "trace", "results", "answers"},
+    "adopt": {
+        "core", "runs", "stats", "profilers", "programs", "config", "trace", "results", "answers", "share",
     },
-    "search": {"core", "runs", "stats", "experiment", "results", "analysis", "archive", "machine"},
+    "machine": {
+        "core", "runs", "stats", "profilers", "observe", "programs", "config", "launch", "trace", "results",
+        "answers", "share",
+    },
+    "search": {"core", "runs", "stats", "programs", "config", "results", "answers", "share", "machine"},
     "report": None,
     "api": None,
     "cli": None,
@@ -45,7 +48,7 @@ PRIVATE = (
     "cards?|streets?|hindrances?|surroundings|obstacles?|misfits?|made[- ]up|anew|mend(s|ed)?|imagined|made on the spot"
     "|rooms?|goes on (after|from|where)|starts anew|no word from|not whole|any_will_do|of_texts|bucket_mb|table_laws"
 )
-SPOKEN = ("src", "workflow", "docs", "config", "profiles", "benchmarks", "resources/claims.yaml", "tests", "*.md")
+SPOKEN = ("src", "workflow", "docs", "config", "profiles", "benchmarks", "tests", "*.md")
 # Habits that pages, configurations and the report are to be without.
 HABITS = (
     "those of it|nothing of it|that is none|whoever|nobody|as (of|for) any|with what it|takes? (it|them)sel(f|ves) for"
@@ -74,16 +77,51 @@ def test_a_package_imports_only_itself_and_packages_before_it() -> None:
     assert top == {"marks.py": set(), "__init__.py": {"api"}, "__main__.py": {"cli"}}
 
 
+# Texts in modules above the programs that are the name of a program, but mean something else.
+OTHER_MEANINGS = {
+    ("workflow/kept_outcomes.py", "script"),  # a key of a file: the checksum of the user's script
+}
+
+
+def names_of_programs(tree: ast.Module, programs: set[str]) -> set[str]:
+    """Return what of a module names a program: what it imports of one, and texts that are the name of one alone."""
+    imports = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            imports |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            imports |= {f"{node.module}.{alias.name}" for alias in node.names}
+    # Records have the name of their program in capitals.
+    of_a_program = re.compile(rf"multicard\.programs\.({'|'.join(programs)})\b", re.I)
+    texts = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    return {name for name in imports if of_a_program.match(name)} | texts & programs
+
+
+def test_no_package_above_the_programs_names_one_of_them() -> None:
+    """What differs from program to program is in its record, `Program`, which other packages ask."""
+    programs = {path.parent.name for path in (PACKAGE / "programs").glob("*/__init__.py")}
+    packages = [*PACKAGES]
+    above = set(packages[packages.index("programs") + 1 :])
+    # The claims of the papers are about two of the programs.
+    named = set()
+    for package in above - {"papers"}:
+        for path in (PACKAGE / package).rglob("*.py"):
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+            file = path.relative_to(PACKAGE).as_posix()
+            named |= {(file, name) for name in names_of_programs(tree, programs)}
+    assert named == OTHER_MEANINGS
+
+
 @pytest.mark.parametrize(
     ("statement", "absent"),
     [
         ("import multicard.cli; list(multicard.cli.COMMANDS)", HEAVY),
         (
-            "from multicard.experiment import figures, load, runs; list(figures.FIGURES); "
+            "from multicard.config import figures, load, runs; list(figures.FIGURES); "
             "runs.expand(load.read_experiment(Path('config/config.yaml')))",
             ("torch", "matplotlib", "pandas", "pyarrow"),
         ),
-        ("import multicard.workloads.llm.memory_estimate", ("torch",)),
+        ("import multicard.programs.llm.memory_estimate", ("torch",)),
     ],
 )
 def test_what_starts_often_starts_fast(statement: str, absent: tuple[str, ...]) -> None:
@@ -108,6 +146,52 @@ def test_no_tracked_file_has_such_a_line(pattern: str, where: tuple[str, ...]) -
     command = ["git", "grep", "-aniE", pattern, "--", *where, ":!tests/test_sources.py"]
     found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, errors="replace", check=False)
     assert (found.returncode, found.stdout) == (1, "")
+
+
+NAMED_MODULE = re.compile(rf"`(?:multicard\.)?({'|'.join(PACKAGES)})\.(\w+(?:\.\w+)*)")
+FILES = ("csv", "json", "yaml", "md", "pickle")
+# Packages that were renamed.
+FORMER = re.compile(r"`(?:multicard\.)?(?:analysis|archive|experiment|workloads)\.\w|`record\.(?:memory|observe|clock)")
+
+
+def test_modules_that_comments_name_are_there() -> None:
+    """Such a name begins with a package: `results.breakdown.StepPart`."""
+    wrong = []
+    for file in sorted(PACKAGE.rglob("*.py")):
+        content = file.read_text(encoding="utf-8")
+        wrong += [f"{file.relative_to(PACKAGE)}: {former}" for former in FORMER.findall(content)]
+        for package, rest in NAMED_MODULE.findall(content):
+            parts = rest.split(".")
+            place = PACKAGE / package
+            while parts and (place / parts[0]).is_dir():
+                place /= parts.pop(0)
+            module = place / (f"{parts[0]}.py" if parts else "__init__.py")
+            inside = parts[1:] if module.exists() else parts
+            text = (module if module.exists() else place / "__init__.py").read_text(encoding="utf-8")
+            if parts and parts[-1] not in FILES and not all(re.search(rf"\b{name}\b", text) for name in inside):
+                wrong.append(f"{file.relative_to(PACKAGE)}: {package}.{rest}")
+    assert wrong == []
+
+
+PROGRAM = re.compile(r'^if __name__ == "__main__":|^\w+ = parser\.parse_args\(', re.M)
+
+
+def test_the_docstring_of_a_program_opens_with_the_command_that_runs_it() -> None:
+    """The command stands in the first paragraph, or is the second."""
+    paths = [path for folder in ("src", "workflow/scripts", "benchmarks") for path in (ROOT / folder).rglob("*.py")]
+    sources = {path: path.read_text(encoding="utf-8") for path in sorted(paths)}
+    programs = {
+        path: text for path, text in sources.items() if path.name == "__main__.py" or PROGRAM.search(text) is not None
+    }
+    assert len(programs) > 30
+    for path, text in programs.items():
+        opening = "\n\n".join((ast.get_docstring(ast.parse(text)) or "").split("\n\n")[:2])
+        names = [path.name]
+        if path.is_relative_to(PACKAGE):
+            parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+            names.append(".".join(part for part in parts if part != "__main__"))
+        file_or_module = "|".join(map(re.escape, names))
+        assert re.search(rf"\b(?:python|torchrun|traceml)\b.*[ /](?:{file_or_module})(?![\w.])", opening), path
 
 
 TESTS = ROOT / "tests"

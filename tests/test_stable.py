@@ -12,9 +12,9 @@ from typing import Any
 import yaml
 
 from conftest import ROOT
-from multicard.analysis.runs.measures import MEASURES
 from multicard.cli import COMMANDS
-from multicard.experiment.config import PARAMETERS
+from multicard.config.experiment import PARAMETERS
+from multicard.results.measure import MEASURES
 
 STABLE = ROOT / "tests" / "stable.yaml"
 

@@ -18,10 +18,10 @@ from torchtune import config
 from torchtune._cli.run import ROOT
 from torchtune._recipe_registry import get_all_recipes
 
-from multicard.experiment.models import Architecture
-from multicard.workloads.llm import torchtune_backend as backend
-from multicard.workloads.llm.parameters import LlmParameters
-from multicard.workloads.llm.techniques import TECHNIQUES as ALL_TECHNIQUES
+from multicard.programs.llm import torchtune_backend as backend
+from multicard.programs.llm.parameters import LlmParameters
+from multicard.programs.llm.techniques import TECHNIQUES as ALL_TECHNIQUES
+from multicard.programs.models import Architecture
 
 TECHNIQUES = {
     "lora": {"technique": "lora"},

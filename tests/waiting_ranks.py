@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 GO = "go"  # a file, once they may go on
-OF_RANKS = "multicard.workloads.vision.checkpoint"  # a module
+OF_RANKS = "multicard.programs.vision.checkpoint"  # a module
 # Found by every interpreter of a job; only ranks have imported what makes them ranks.
 SITE = """
 import builtins, os, sys, time

@@ -1,5 +1,7 @@
 """DistributedDataParallel over a slow network, with a slow loader; `WITHOUT` leaves either out, by hand.
 
+    WITHOUT=loader torchrun --standalone --nproc-per-node 2 benchmarks/ablation/train.py [--workers 0] [--steps 400]
+
 `WITHOUT` is empty, `loader`, `communication` or `loader+communication`. Loading takes 3 ms a sample, in the training
 loop itself or, with `--workers 1`, beside it. A megabyte of gradients is exchanged.
 """

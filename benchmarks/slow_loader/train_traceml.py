@@ -1,4 +1,9 @@
-"""The script beside this one with what TraceML asks of a plain loop: `init`, and `trace_step` round the step."""
+"""The script beside this one with what TraceML asks of a plain loop: `init`, and `trace_step` round the step.
+
+cd benchmarks/slow_loader
+traceml run train_traceml.py
+traceml run --nproc-per-node 2 train_traceml.py
+"""
 
 import argparse
 import os

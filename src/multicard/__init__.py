@@ -3,6 +3,7 @@
 In a notebook, `read_trace` and `read_results` give tables and figures; they are imported when first asked for.
 """
 
+from pkgutil import extend_path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -12,6 +13,10 @@ if TYPE_CHECKING:
 __all__ = ["__version__", "read_results", "read_trace"]
 
 __version__ = "1.0.0"
+
+# In the processes of a job, this file is a copy beside the few sub-packages that the observer needs
+# (`multicard.observe`). The others are found where multicard is installed.
+__path__ = extend_path(__path__, __name__)
 
 
 def __getattr__(name: str) -> Any:

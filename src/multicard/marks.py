@@ -85,6 +85,9 @@ def wrap_loader(loader: Iterable[Any], ahead: int = 0) -> Iterable[Any]:
 def training(steps: int | None = None, epoch: int = 1) -> bool:
     """Mark the begin of training; return True if it is observed, and so ends when it is measured and profiled.
 
+    The first step begins here, and only marks end steps (`step`). If a single process has several GPUs, all of them
+    count as used. From then on, multicard resets PyTorch's counters of peak memory.
+
     Parameters
     ----------
     steps
@@ -104,5 +107,5 @@ def training(steps: int | None = None, epoch: int = 1) -> bool:
 
 def _observer() -> Any:
     """Return the observer of this process, None if there is none; without an import of it, which needs torch."""
-    module = sys.modules.get("multicard.record.observe.observer")
+    module = sys.modules.get("multicard.observe.observer")
     return None if module is None else module.observer_of_process()

@@ -1,6 +1,6 @@
 """Snakemake's console under multicard's profiles (`logger: multicard`): runs and results in place of jobs and files.
 
-It prints by Snakemake's events, and by what the Snakefile hands over as attributes of log records: the plan (`matrix`),
+It prints by Snakemake's events, and by what the Snakefile hands over as attributes of log records: the plan (`plan`),
 the event that is set when the pipeline is to end (`ending`) with the number of times that a failed job is tried again
 (`retries`), and the jobs in Slurm's queue (`slurm_queue`). Everything else is in Snakemake's log file, and what a job
 prints in the job's own.
@@ -21,7 +21,7 @@ from snakemake_interface_logger_plugins.settings import LogHandlerSettingsBase
 from snakemake_logger_plugin_multicard.failures import REFUSES
 
 if TYPE_CHECKING:
-    from multicard.archive.matrix import Matrix
+    from multicard.config.plan import Plan
     from snakemake_logger_plugin_multicard.console import Console
 
 RESULTS, ERRORS, FULL = "results", "errors", "full"
@@ -53,7 +53,7 @@ class LogHandler(LogHandlerBase):
         from snakemake.logging import ColorizingTextHandler, DefaultFilter, DefaultFormatter
 
         output = self.common_settings
-        self._matrix: Matrix | None = None
+        self._plan: Plan | None = None
         # Made once the workflow of the plan starts.
         self._console: Console | None = None
         # An error of a rule, until it is clear whether the error of its job follows.
@@ -92,8 +92,8 @@ class LogHandler(LogHandlerBase):
         attributes = record.__dict__
         if self._mode == FULL:
             self._all.handle(record)
-        elif "matrix" in attributes:
-            self._matrix = attributes["matrix"]
+        elif "plan" in attributes:
+            self._plan = attributes["plan"]
         elif "ending" in attributes:
             self._ending = attributes["ending"]
             if self._console:
@@ -130,14 +130,14 @@ class LogHandler(LogHandlerBase):
 
     def _start(self, record: logging.LogRecord, news: Mapping[str, Any]) -> None:
         """Make the console; another workflow than the plan's is shown as Snakemake shows it."""
-        if self._matrix is None:
+        if self._plan is None:
             self._mode = FULL
             self._held.append(record)
             return
         from snakemake_logger_plugin_multicard.console import Console
 
         assert self.lock is not None  # every handler of logging has one
-        self._console = Console(self._matrix, news["configfiles"], self.lock, results=self._mode == RESULTS)
+        self._console = Console(self._plan, news["configfiles"], self.lock, results=self._mode == RESULTS)
 
     def _warn(self, message: str) -> None:
         """Print a warning once: the plugin for Slurm warns of each job."""

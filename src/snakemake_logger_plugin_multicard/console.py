@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from threading import RLock
 
-from multicard.archive.matrix import Matrix
 from multicard.cli._overview import print_results
+from multicard.config.plan import Plan
 from multicard.core.errors import UserError
 from multicard.core.layout import LAUNCHES, PROGRESS
 from multicard.core.text import counted
@@ -49,7 +49,7 @@ class Console:
 
     Parameters
     ----------
-    matrix
+    plan
         The plan.
     configs
         Configuration files.
@@ -59,17 +59,17 @@ class Console:
         True if more is printed than errors.
     """
 
-    def __init__(self, matrix: Matrix, configs: Sequence[str], lock: RLock, results: bool) -> None:
+    def __init__(self, plan: Plan, configs: Sequence[str], lock: RLock, results: bool) -> None:
         self.has_failed = False
         self.on_cluster = False
         self.retries = 0  # number of times that Snakemake tries a failed job again
-        self._matrix = matrix
+        self._plan = plan
         self._config = configs[-1] if configs else "config/config.yaml"
-        self._folder = Path(matrix.experiment.results)
+        self._folder = Path(plan.experiment.results)
         self._lock = lock
         self._prints_results = results
         self._terminal = Terminal(keeps_state=results)
-        self._wording = Wording(matrix)
+        self._wording = Wording(plan)
         self._progress = Progress()
         # Jobs that were started or submitted by number, and how many are to end.
         self._jobs: dict[int, Job] = {}
@@ -174,10 +174,10 @@ class Console:
     def _print_results(self) -> None:
         if not self._has_begun:
             self._line("Nothing to be done: the results are there")
-        for scenario in self._matrix.scenarios:
+        for scenario in self._plan.scenarios:
             self._print_answer(scenario)
         with suppress(UserError):  # not all was asked for
-            print_results(self._matrix.experiment, _near(self._config))
+            print_results(self._plan.experiment, _near(self._config))
 
     def _print_answer(self, scenario: str) -> None:
         """Print the answer of a scenario, once."""

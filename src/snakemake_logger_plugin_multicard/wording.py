@@ -2,35 +2,35 @@
 
 from pathlib import Path
 
-from multicard.archive.matrix import Matrix
+from multicard.config.estimate import estimate_cost
+from multicard.config.plan import Plan
+from multicard.config.read_run import read_run_if_any
+from multicard.config.wording import setting
 from multicard.core.errors import UserError
 from multicard.core.files import read_json
 from multicard.core.layout import ANSWER, LOG, RUN, STEPS
 from multicard.core.reasons import describe_reason
 from multicard.core.units import ARGS_PREFIX, SECONDS, with_unit
-from multicard.experiment.estimate import estimate_cost
-from multicard.experiment.read_run import read_run_if_any
-from multicard.experiment.wording import setting
 from multicard.launch.judge import measured_steps
 
 
 class Wording:
     """Describes runs and scenarios by the plan and by the files in the folder of its results; made by `Console`."""
 
-    def __init__(self, matrix: Matrix) -> None:
-        self._matrix = matrix
-        self._folder = Path(matrix.experiment.results)
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._folder = Path(plan.experiment.results)
         # A run that scenarios share is named by the first of them.
         self._scenario_of: dict[str, str] = {}
-        for scenario, runs in matrix.scenarios.items():
+        for scenario, runs in plan.scenarios.items():
             for run in runs:
                 self._scenario_of.setdefault(run.id, scenario)
 
     def estimate(self) -> str:
         """Return how long the missing runs may take, as the end of a sentence; "" where it is not known of all."""
-        missing = [run for run in self._matrix.planned() if not (self._folder / "runs" / run / RUN).exists()]
-        runs = [self._matrix.runs[run] for run in missing]
-        cost = estimate_cost(runs, self._matrix.experiment.time_limit_min, self._matrix.machine.gpus)
+        missing = [run for run in self._plan.planned() if not (self._folder / "runs" / run / RUN).exists()]
+        runs = [self._plan.runs[run] for run in missing]
+        cost = estimate_cost(runs, self._plan.experiment.time_limit_min, self._plan.machine.gpus)
         are_on_gpus = all(run.parameters.device == "cuda" for run in runs)
         if not runs or cost.unknown or not are_on_gpus:
             return ""
@@ -39,8 +39,8 @@ class Wording:
     def run(self, run: str, position: int, total: int) -> str:
         """Return a name for a run: its position, its scenario and the values of what varies in that."""
         name = self._scenario_of[run]
-        scenario = self._matrix.experiment.scenarios[name]
-        p = self._matrix.runs[run].parameters
+        scenario = self._plan.experiment.scenarios[name]
+        p = self._plan.runs[run].parameters
         arguments = getattr(p, "args", {})
         words = [name]
         for parameter in scenario.varied:
@@ -71,7 +71,7 @@ class Wording:
         if not file.is_file():
             return None
         answer = read_json(file)
-        figures = self._matrix.figures().get(scenario, [])
+        figures = self._plan.figures().get(scenario, [])
         shown_in = ""
         if answer["rows"] and figures:
             figure = answer["figure"] if answer["figure"] in figures else figures[0]

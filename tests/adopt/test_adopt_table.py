@@ -18,9 +18,9 @@ from machine.faked_programs import put
 from multicard.adopt.configuration import configuration
 from multicard.adopt.table import read_table
 from multicard.adopt.traced import gather
+from multicard.config.load import check
+from multicard.config.runs import distinct, expand
 from multicard.core.errors import UserError
-from multicard.experiment.load import check
-from multicard.experiment.runs import distinct, expand
 from synthetic import PID, kineto_trace, nsys_export
 from synthetic import put as put_table
 
@@ -63,7 +63,9 @@ def folder(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_columns_are_parameters_of_the_users_own_or_known(folder: Path) -> None:
     lines = ("Trace,devices,Batch Size,amp,samples_per_step,warmup-steps", "one.sqlite,1,32,bf16,64,2")
     runs = read_table(table(folder, *lines, "two.sqlite,2,32,bf16,,"))
-    assert [run.id for run in runs] == [f"adopted_ours_cuda{n}_amp-bf16_batch_size-32_r1" for n in (1, 2)]
+    assert [run.id for run in runs] == [
+        f"script_ours-230bb4_cuda{n}_launcher-traces_amp-bf16_batch_size-32_r1" for n in (1, 2)
+    ]
     assert [run.parameters["args"] for run in runs] == [{"batch_size": 32, "amp": "bf16"}] * 2
     assert [(run.samples_per_step, run.warmup_steps) for run in runs] == [(64, 2), (None, 0)]
 

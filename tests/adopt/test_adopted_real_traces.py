@@ -10,8 +10,8 @@ import pytest
 
 from multicard.adopt.table import read_table
 from multicard.adopt.traced import gather
-from multicard.analysis.runs.measures import measure_run
-from multicard.analysis.runs.notices import notices
+from multicard.results.measure import measure_run
+from multicard.results.notices import notices
 
 FOLDER = Path(os.environ.get("MULTICARD_TRACES", "no folder named"))
 

@@ -11,8 +11,8 @@ import multicard
 from conftest import refusal
 from factories import vision_runs, write_results
 from multicard.api.results import ExperimentResults
-from multicard.archive.pack import pack
 from multicard.core.errors import UserError
+from multicard.share.pack import pack
 from recorded_runs import experiment
 
 
@@ -66,6 +66,14 @@ def test_a_figure_of_a_scenario(results: ExperimentResults) -> None:
     needs = "techniques needs vary.technique and workload llm"
     with pytest.raises(UserError, match=f"{needs}, found the workload vision in the scenario s1"):
         results.figure("techniques", "s1")
+
+
+def test_a_figure_of_a_scenario_without_any_record_says_that_no_run_completed(tmp_path: Path) -> None:
+    folder = write_results(tmp_path, vision_runs(100.0))
+    measures = folder / "scenarios" / "s0" / "measures.csv"
+    measures.write_text(measures.read_text().splitlines()[0] + "\n")
+    figure = multicard.read_results(folder).figure("step_breakdown", scenario="s0")
+    assert "No run completed" in {text.get_text() for text in figure.texts}
 
 
 def test_claims_and_recommendations(results: ExperimentResults) -> None:

@@ -14,9 +14,9 @@ from snakemake_interface_logger_plugins.common import LogEvent
 
 from conftest import TINY
 from factories import make_run, write_run
-from multicard.archive.matrix import Matrix
+from multicard.config.load import check
+from multicard.config.plan import Plan
 from multicard.core.files import write_json
-from multicard.experiment.load import check
 from snakemake_logger_plugin_multicard import LogHandler, LogHandlerSettings
 
 OUTPUT = {
@@ -39,10 +39,10 @@ class Pipeline:
     def __init__(self, folder: Path, console: str = "results", starts: bool = True, **output: bool) -> None:
         self.folder = folder
         plan = {"results": "results", "fixed": TINY, "scenarios": {"formats": FORMATS}}
-        self.matrix = Matrix.plan(check(plan, "mine.yaml", outside=False))
+        self.plan = Plan.make(check(plan, "mine.yaml", outside=False))
         self.handler = LogHandler(SimpleNamespace(**OUTPUT | output), LogHandlerSettings(console))
         self.jobs: dict[str, int] = {}
-        self.say("4 runs planned", matrix=self.matrix)
+        self.say("4 runs planned", plan=self.plan)
         if starts:
             self.say("started", event=LogEvent.WORKFLOW_STARTED, configfiles=[str(folder / "mine.yaml")])
 
@@ -72,7 +72,7 @@ class Pipeline:
     def runs(self, run: str, steps: str = TWO_STEPS, **record: Any) -> None:
         """Start a run, which leaves its record and its steps, and end it."""
         job = self.starts("launch_run", f"run {run}", run=run)
-        write_run(self.folder / "results" / "runs", make_run(self.matrix.runs[run].parameters, **record))
+        write_run(self.folder / "results" / "runs", make_run(self.plan.runs[run].parameters, **record))
         (self.folder / "results" / "runs" / run / "steps.csv").write_text(steps)
         self.ends(job)
 

@@ -48,7 +48,7 @@ def measures(folder: Path) -> pd.DataFrame:
 
 
 def run(devices: int, amp: str) -> str:
-    return f"adopted_traces_cuda{devices}_amp-{amp}_r1"
+    return f"script_traces-d45238_cuda{devices}_launcher-traces_amp-{amp}_r1"
 
 
 def test_numbers_are_those_of_the_traces(folder: Path) -> None:

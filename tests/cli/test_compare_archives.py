@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from console import multicard
-from multicard.archive.pack import pack
-from multicard.experiment.load import check
+from multicard.config.load import check
+from multicard.share.pack import pack
 from script_runs import configuration, parameters_of_all, write_script_run
 
 DIGESTS = {"node07.cluster": "07" * 16, "node99.cluster": "99" * 16}

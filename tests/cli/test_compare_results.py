@@ -17,7 +17,7 @@ import yaml
 from conftest import ROOT, ran
 from console import multicard
 from multicard.api.results import holds_results
-from multicard.archive.pack import pack
+from multicard.share.pack import pack
 from recorded_runs import add_run, experiment
 from synthetic import kineto_trace
 

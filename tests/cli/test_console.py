@@ -35,13 +35,13 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 def test_each_run_has_a_line_and_each_scenario_its_result(pipeline: Pipeline) -> None:
     pipeline.begins(prepare_data=1, launch_run=2, draw_figures=1)
     pipeline.ends(pipeline.starts("prepare_data", "prepare the data set digits", dataset="digits"))
-    first, second = pipeline.matrix.planned()[:2]
+    first, second = pipeline.plan.planned()[:2]
     reason = {"code": "error", "rank": 0, "message": "no such file"}
     pipeline.runs(first)
     pipeline.runs(second, outcome="failed", reason=reason)
     pipeline.say(None, event=LogEvent.PROGRESS, done=3, total=4)
     pipeline.draws("fp64 10% slower than fp32 (n=2)", "gain_precision")
-    parameters = [pipeline.matrix.runs[run].parameters for run in (first, second)]
+    parameters = [pipeline.plan.runs[run].parameters for run in (first, second)]
     names = [f"formats, {p.precision}, repeat {p.repeat}" for p in parameters]
     said = pipeline.said()
     # Two steps in 0.05 s.
@@ -57,7 +57,7 @@ def test_each_run_has_a_line_and_each_scenario_its_result(pipeline: Pipeline) ->
 
 def test_a_run_whose_steps_are_damaged_has_a_line_that_says_so(pipeline: Pipeline) -> None:
     pipeline.begins(launch_run=2)
-    first, second = pipeline.matrix.planned()[:2]
+    first, second = pipeline.plan.planned()[:2]
     pipeline.runs(first, steps="")
     pipeline.runs(second)
     lines = pipeline.said().out.splitlines()
@@ -67,7 +67,7 @@ def test_a_run_whose_steps_are_damaged_has_a_line_that_says_so(pipeline: Pipelin
 
 def test_a_job_that_fails_has_a_line_with_its_last_words_and_its_log(pipeline: Pipeline) -> None:
     pipeline.begins(launch_run=2)
-    first, second = pipeline.matrix.planned()[:2]
+    first, second = pipeline.plan.planned()[:2]
     log = f"results/logs/launch_run/{first}.txt"
     Path(log).write_text("a disk is full\nmulticard:   step 7 of 60\n")
     command = "CalledProcessError in file run.smk, line 98"
@@ -88,7 +88,7 @@ def test_a_job_that_fails_has_a_line_with_its_last_words_and_its_log(pipeline: P
 def test_a_job_that_succeeds_when_it_is_tried_again_leaves_results(pipeline: Pipeline, shown: list[Any]) -> None:
     pipeline.say("Started", ending=threading.Event(), retries=1)
     pipeline.begins(launch_run=1)
-    run = pipeline.matrix.planned()[0]
+    run = pipeline.plan.planned()[0]
     pipeline.fails(pipeline.starts("launch_run", f"run {run}", run=run), message="its disk was full")
     pipeline.runs(run)
     pipeline.handler.close()
@@ -102,7 +102,7 @@ def test_results_that_cannot_be_printed_are_told(pipeline: Pipeline, monkeypatch
 
     monkeypatch.setattr("snakemake_logger_plugin_multicard.console.print_results", fails)
     pipeline.begins(launch_run=1)
-    pipeline.runs(pipeline.matrix.planned()[0])
+    pipeline.runs(pipeline.plan.planned()[0])
     pipeline.handler.close()
     assert pipeline.said().err.splitlines()[-1] == "AttributeError: a fault of ours"
 
@@ -147,7 +147,7 @@ def test_jobs_of_a_group_fail_in_one_line(pipeline: Pipeline) -> None:
 def test_with_only_errors_nothing_else_is_shown(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pipeline = Pipeline(folder, "errors")
     pipeline.begins(launch_run=1)
-    pipeline.runs(pipeline.matrix.planned()[0])
+    pipeline.runs(pipeline.plan.planned()[0])
     pipeline.say("Slurm job 7 is waiting: AssocMaxJobsLimit", logging.WARNING)
     pipeline.handler.close()
     assert capsys.readouterr() == ("", "Slurm job 7 is waiting: AssocMaxJobsLimit\n")
@@ -172,13 +172,13 @@ def test_on_a_terminal_the_last_line_is_the_current_run_with_its_step_and_the_ti
     monkeypatch.setenv("COLUMNS", "200")
     pipeline = Pipeline(folder)
     pipeline.begins(launch_run=2)
-    first, second = pipeline.matrix.planned()[:2]
+    first, second = pipeline.plan.planned()[:2]
     pipeline.runs(first)
     Path(f"results/logs/launch_run/{second}.txt").write_text("multicard:   step 7 of 60\nmulticard: a: remark\n")
     pipeline.starts("launch_run", f"run {second}", run=second)
     output.wait_for("step 7 of 60")
     pipeline.handler.close()
-    p = pipeline.matrix.runs[second].parameters
+    p = pipeline.plan.runs[second].parameters
     state = f"about 1 minute left; run 2 of 2: formats, {p.precision}, repeat {p.repeat}: step 7 of 60"
     assert f"\r\x1b[K{state}" in output.getvalue()
     assert output.getvalue().endswith("\r\x1b[K"), "it does not stay"
@@ -190,4 +190,4 @@ def test_where_nothing_is_to_be_done_the_results_are_shown(pipeline: Pipeline, f
     for _ in range(2):  # as Snakemake does
         pipeline.handler.close()
     assert pipeline.said().out.splitlines() == ["Nothing to be done: the results are there", "formats: as before"]
-    assert shown == [(pipeline.matrix.experiment, Path("mine.yaml"))]
+    assert shown == [(pipeline.plan.experiment, Path("mine.yaml"))]

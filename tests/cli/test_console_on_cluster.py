@@ -44,7 +44,7 @@ def test_on_a_cluster_it_is_said_now_and_then_how_many_runs_are_queued(
 ) -> None:
     cluster = on_cluster(folder, monkeypatch)
     cluster.begins(launch_run=4)
-    runs = cluster.matrix.planned()[:4]
+    runs = cluster.plan.planned()[:4]
     for run in runs:
         cluster.starts("launch_run", f"run {run}", run=run)
         # An earlier attempt has left it: no sign that the run is running.
@@ -68,7 +68,7 @@ def test_the_time_left_counts_runs_that_run_at_a_time(folder: Path, monkeypatch:
     clock = SimpleNamespace(monotonic=lambda: now[0])
     monkeypatch.setattr("snakemake_logger_plugin_multicard.console.time", clock)
     cluster.begins(launch_run=4)
-    runs = cluster.matrix.planned()
+    runs = cluster.plan.planned()
     for run in runs:
         cluster.starts("launch_run", f"run {run}", run=run)
     jobs = [(str(n), "RUNNING", run) for n, run in enumerate(runs)]
@@ -175,7 +175,7 @@ def test_a_job_that_slurm_ended_says_how_and_that_it_is_submitted_again(
 ) -> None:
     cluster = on_cluster(folder, monkeypatch)
     cluster.begins(launch_run=1)
-    run = cluster.matrix.planned()[0]
+    run = cluster.plan.planned()[0]
     logs = [f"results/logs/launch_run/{run}.txt", "slurm.log"]
     for log, text in zip(logs, (of_launcher, of_slurm), strict=True):
         Path(log).write_text(text)
@@ -200,7 +200,7 @@ def test_refused_submissions_have_one_line_and_runs_that_are_given_up_one_each(
         "sbatch: error: Batch job submission failed: Invalid partition name"
     )
     says = "Slurm refuses the job: invalid partition specified: no: Batch job submission failed: Invalid partition name"
-    runs = cluster.matrix.planned()[:2]
+    runs = cluster.plan.planned()[:2]
     for _ in range(3):
         for run in runs:
             cluster.fails(cluster.starts("launch_run", f"run {run}", run=run), message=SUBMITTING.format(error))

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from console import multicard
-from multicard.analysis.outputs import write_scenario
-from multicard.experiment import load
+from multicard.answers.outputs import write_scenario
+from multicard.config import load
 from recorded_runs import write_configuration
 
 pytestmark = pytest.mark.slow

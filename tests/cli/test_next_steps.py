@@ -16,7 +16,7 @@ from conftest import TINY, refusal
 from factories import vision_runs, write_results
 from multicard.cli import main
 from multicard.cli._overview import print_results
-from multicard.experiment.load import read_experiment
+from multicard.config.load import read_experiment
 from multicard.machine.doctor import examine
 
 CONFIG = Path("mein versuch.yaml")
@@ -88,6 +88,16 @@ def test_the_next_step_where_there_are_repeats(folder: Path, capsys: pytest.Capt
     assert "How sure: 3 repeats" in capsys.readouterr().out
 
 
+def test_details_are_named_where_they_are_not_the_next_step(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = {"iteration_time_s": 0.1, "devices": 1, "strategy": "ddp"}
+    concluded(1, *vision_runs(100.0, **run)[:1], capsys=capsys)
+    print_results(read_experiment(CONFIG), CONFIG)
+    details, _ = commands_in(capsys.readouterr().out)
+    assert details == "multicard recommend results-mein-versuch"
+    pasted(details)
+    assert "How sure: 1 repeat" in capsys.readouterr().out
+
+
 def test_the_next_step_of_a_file_that_was_only_written(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main([*SCALE, "--write-only", "--python", sys.executable, *SCRIPT])
     here, on_cluster = commands_in(capsys.readouterr().out)
@@ -121,7 +131,7 @@ def test_what_doctor_names_works(folder: Path, capsys: pytest.CaptureFixture[str
 
 
 # Calls that make such a line, by module: tests above try each, `tests/search` that of `tune`.
-TRIED = Counter({"_overview": 4, "scale": 3, "tune": 1})
+TRIED = Counter({"_overview": 5, "scale": 3, "tune": 1})
 QUOTED = {"next_step", "command_line"}
 
 

@@ -15,10 +15,14 @@ from rich.table import Table
 
 from factories import repeats_of, write_results
 from multicard.cli._overview import overview_tables, print_results
+from multicard.config.experiment import Experiment
 from multicard.core.errors import UserError
-from multicard.experiment.config import Experiment
 
 ASKED = {"question": "Which is [bold]faster[/bold]?", "fixed": {"device": "cpu"}, "figures": ["step_breakdown"]}
+
+# A run that was made of traces: its parameters, and what its table and its traces showed.
+THEIRS = {"workload": "script", "command": ["theirs"], "launcher": "traces", "device": "cuda"}
+TRACED = THEIRS | {"traced_devices": 1}
 
 
 def row(devices: int, seconds: float | None, **others: Any) -> dict[str, Any]:
@@ -147,6 +151,54 @@ def test_what_to_do_next_comes_last(tmp_path: Path) -> None:
     assert shown(tmp_path / "b", repeats=3).splitlines()[-1] == said
 
 
+def brief(folder: Path, *rows: dict[str, Any]) -> dict[str, str]:
+    """The last lines before the report, by what stands before their colon."""
+    write_results(folder, rows)
+    lines = shown(folder).splitlines()
+    end = lines.index(f"report: {folder}/report.html")
+    return dict(line.split(": ", 1) for line in lines[end - 4 : end])
+
+
+# A step of 100 ms on one device, of which 80 ms compute.
+PHASES = {"data_s": 0.0, "forward_s": 0.02, "backward_s": 0.05, "optimizer_s": 0.01, "mean_iteration_time_s": 0.1}
+
+
+def test_how_much_faster_what_grew_and_what_to_try_are_the_last_lines(tmp_path: Path) -> None:
+    cpu = {"device": "cpu"} | PHASES
+    longer = {"backward_s": 0.25, "iteration_time_s": 0.3, "mean_iteration_time_s": 0.3}
+    lines = brief(tmp_path, row(1, 0.1, **cpu), row(2, 0.3, **cpu | longer))
+    # Two processes do twice the work in three times the time: 2 / 3 = 0.667, and 1.5 the other way.
+    assert lines["how much faster"].startswith("2 CPU processes (weak scaling): 0.667× as fast as 1 (n=1)")
+    assert (
+        lines["what grew"]
+        == "on 2 CPU processes a step takes 3.00× as long as on one (n=1): 200 ms more in the backward pass"
+    )
+    assert lines["try next"].startswith("1 CPU process: 1.50× as fast as 2 CPU processes (n=1), one repeat, so it may")
+    assert "; or on 2 CPU processes: " in lines["try next"]
+    assert lines["more"] == f"multicard recommend {tmp_path}"
+
+
+def test_each_of_these_lines_stands_where_repeats_decide_nothing(tmp_path: Path) -> None:
+    scatter = {1: (0.8, 1.0, 1.25), 2: (1.25, 1.0, 0.8)}
+    rows = [one for n in scatter for one in repeats_of(row(n, 0.1 * (1 + n / 4), **PHASES), scatter[n])]
+    lines = brief(tmp_path / "wide", *rows)
+    # Steps of 125 and 150 ms: 2 × 125 / 150 = 1.667 times as fast, 1.2 times as long; the ratios of the blocks are that
+    # times (0.64, 1, 1.5625).
+    assert lines["how much faster"].startswith("2 GPUs (weak scaling): 1.67× as fast as 1 GPU (95% CI 0.")
+    assert lines["how much faster"].endswith("no significant difference")
+    assert lines["what grew"].startswith("not decided: on 2 GPUs a step takes 1.20× as long as on one (95% CI 0.")
+    assert lines["try next"]
+    ideal = brief(tmp_path / "ideal", row(1, 0.1, **PHASES), row(2, 0.102, **PHASES))
+    assert ideal["what grew"].startswith("little: on 2 GPUs a step takes 1.02× as long as on one (n=1)")
+
+
+def test_on_one_number_of_devices_the_largest_part_of_the_step_is_told(tmp_path: Path) -> None:
+    write_results(tmp_path, [row(1, 0.1, data_share=0.4)])
+    text = shown(tmp_path)
+    assert "\nwhere the step goes: 1 GPU: mostly compute (60% of the step); " in text
+    assert "\ntry next: `higher num_workers` " in text and "how much faster" not in text
+
+
 def scripts(folder: Path, *names: str) -> Experiment:
     """An experiment with a run of one step per script, and what is left of these runs: none of them saw a loader."""
     rows = [
@@ -182,19 +234,19 @@ def test_a_script_that_was_edited_since_it_was_measured_is_told_of(tmp_path: Pat
 def test_why_the_wait_for_data_is_not_known_is_said_of_scripts_and_of_traces(tmp_path: Path) -> None:
     seen = results_of(scripts(tmp_path, "train.py"))
     assert "data wait: no loader of PyTorch's was seen: wrap yours by " in seen
-    adopted = {"workload": "adopted", "device": "cuda", "iteration_time_s": 0.1}
+    adopted = TRACED | {"iteration_time_s": 0.1}
     text = printed(tmp_path / "adopted", adopted)
     assert "data wait: traces do not tell it\n" in text
 
 
 def test_next_steps_of_adopted_traces_are_those_of_their_table(tmp_path: Path) -> None:
-    adopted = {"workload": "adopted", "device": "cuda", "iteration_time_s": 0.1, "steps_per_s": 10.0}
+    adopted = TRACED | {"iteration_time_s": 0.1, "steps_per_s": 10.0}
     write_results(tmp_path, [adopted])
-    *lines, following = shown(tmp_path, fixed={"workload": "adopted"}).splitlines()
+    *lines, following = shown(tmp_path, fixed=THEIRS).splitlines()
     add = "add rows with a column repeat to the table of traces"
     command = "multicard analyze --as-runs TABLE --overwrite"
     assert following == f"next, for intervals, {add}, and read it again: {command}"
     assert any(line.endswith("state them by the column samples_per_step of the table of traces") for line in lines)
     # Without steps there is no throughput in steps either.
     write_results(tmp_path / "b", [adopted | {"iteration_time_s": None, "steps_per_s": None}])
-    assert "samples_per_step" not in shown(tmp_path / "b", fixed={"workload": "adopted"})
+    assert "samples_per_step" not in shown(tmp_path / "b", fixed=THEIRS)

@@ -15,13 +15,13 @@ import yaml
 from conftest import ROOT, TINY
 from factories import make_run, write_run
 from machine.faked_programs import put
-from multicard.archive.matrix import Matrix
 from multicard.cli import main
 from multicard.cli._command import profile
 from multicard.cli._pipeline import run_pipeline
 from multicard.cli.run import run_and_print
-from multicard.experiment.load import check
-from multicard.experiment.runs import distinct, expand
+from multicard.config.load import check
+from multicard.config.plan import Plan
+from multicard.config.runs import distinct, expand
 
 PYTHON = sys.executable  # a fixture replaces it
 
@@ -70,12 +70,12 @@ def test_the_exit_code_tells_whether_runs_failed(
         write_run(Path("results/runs"), make_run(run.parameters, outcome={"c": "completed", "f": "failed"}[outcome]))
     found = None
     try:
-        run_and_print(Matrix.plan(experiment), tmp_path / "mine.yaml")
+        run_and_print(Plan.make(experiment), tmp_path / "mine.yaml")
     except SystemExit as stopped:
         found = stopped.code
     assert found == code
     with suppress(SystemExit):
-        run_and_print(Matrix.plan(experiment), tmp_path / "mine.yaml", retry_failed=True)
+        run_and_print(Plan.make(experiment), tmp_path / "mine.yaml", retry_failed=True)
     assert len(list(Path("results/runs").glob("*/run.json"))) == outcomes.count("c")
 
 

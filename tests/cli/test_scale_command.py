@@ -11,10 +11,10 @@ import yaml
 from docs.code_blocks import shell_commands
 from multicard.cli import main
 from multicard.cli.scale import parse_command
+from multicard.config.load import check, read_experiment
+from multicard.config.runs import distinct, expand
 from multicard.core.errors import UserError
-from multicard.experiment.load import check, read_experiment
-from multicard.experiment.machine import Machine
-from multicard.experiment.runs import distinct, expand
+from multicard.programs.machine import Machine
 
 ONE = ("--devices", "1", "--", "train.py")
 
@@ -83,21 +83,11 @@ def test_parts_to_go_without_are_values_of_a_parameter_each_alone_and_all_togeth
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("parts", "values"),
-    [
-        ("host", ["loader", "host"]),
-        ("loader,host", ["loader", "host"]),
-        ("host,communication", ["loader", "host", "communication", "communication+host"]),
-    ],
-)
-def test_without_the_host_there_is_no_loading_so_runs_that_only_do_not_load_are_made_too(
-    parts: str, values: list[str], folder: Path
-) -> None:
-    found = scenario("--device", "cuda", "--write-only", "--devices", "1,2", "--ablate", parts, "--", "train.py")
-    assert found["vary"]["ablate"] == ["none", *values]
-    [runs] = expand(read_experiment(Path("multicard.yaml"))).values()
-    assert all("loader" in run.parameters.ablated for run in runs if "host" in run.parameters.ablate)
+@pytest.mark.parametrize(("devices", "device"), [("1,2", "cpu"), ("2", "cuda")])
+def test_figures_that_the_runs_cannot_have_are_not_asked_for(folder: Path, devices: str, device: str) -> None:
+    figures = scenario("--device", device, "--devices", devices, "--write-only", "--", "train.py")["figures"]
+    assert ("speedup" in figures) == (devices == "1,2") and ("device_time" in figures) == (device == "cuda")
+    assert read_experiment(Path("multicard.yaml")).scenarios["scale"].figures == figures
 
 
 def test_any_text_of_the_command_and_of_its_values_stays_as_it_was_typed(folder: Path) -> None:
@@ -164,8 +154,7 @@ def test_what_is_no_script_is_refused_with_what_to_write(typed: str, line: str) 
         ("--devices 1 --launcher command -- no-such-program", "launcher: command needs the program"),
         ("--devices 1 --launcher srun -- train.py", "this is none; use salloc, or --write-only"),
         ("--devices 1 --steps 0 -- train.py", "steps: found 0, "),
-        ("--devices 1 --ablate loading -- train.py", "found 'loading', expected loader, communication or host, or"),
-        ("--devices 1 --ablate host -- train.py", "ablate: host needs GPUs, which do without it, found device: cpu"),
+        ("--devices 1 --ablate loading -- train.py", "found 'loading', expected loader or communication, or several"),
         ("--devices 1 --ablate communication -- train.py", "--ablate: found communication, expected several --devices"),
         ("--devices 1 --memory-snapshot -- train.py", "memory_snapshot: records the memory of GPUs, found device: cpu"),
         ("--devices 1024 -- train.py", "cannot run here: needs 1024 devices, "),
@@ -209,6 +198,7 @@ def test_what_cannot_be_parsed_is_told_in_the_last_line(
             "--launcher torchrum",
             "multicard scale: --launcher: found 'torchrum' (did you mean 'torchrun'?), expected one",
         ),
+        ("--launcher traces", "--launcher: found 'traces', expected one of auto, python, torchrun,"),
     ],
 )
 def test_a_value_that_is_refused_is_named_by_its_option(folder: Path, arguments: str, line: str) -> None:
@@ -217,7 +207,7 @@ def test_a_value_that_is_refused_is_named_by_its_option(folder: Path, arguments:
 
 
 def test_no_gpu_is_told_with_what_runs_without_one(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("multicard.experiment.machine.Machine.here", lambda: Machine(cpus=2, gpus=0))
+    monkeypatch.setattr("multicard.programs.machine.Machine.here", lambda: Machine(cpus=2, gpus=0))
     line = "cannot run here: needs a CUDA GPU, none found; --device cpu runs it on CPU processes"
     assert refused("--device", "cuda", *ONE) == line
 
@@ -321,7 +311,7 @@ def test_a_file_is_written_and_nothing_run_where_jobs_are_only_submitted(
     assert stated["vary"] == {"devices": [4, 1024]}
     assert "next, to run it: multicard run multicard.yaml\n" in capsys.readouterr().out
     Path("multicard.yaml").unlink()
-    monkeypatch.setattr("multicard.experiment.machine.Machine.here", lambda: Machine(cpus=2, gpus=0))
+    monkeypatch.setattr("multicard.programs.machine.Machine.here", lambda: Machine(cpus=2, gpus=0))
     assert "set --device cuda or --device cpu" in refused("--device", "auto", *asked)
 
 

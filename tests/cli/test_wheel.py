@@ -9,6 +9,7 @@ from contextlib import chdir
 from pathlib import Path
 
 import pytest
+import yaml
 from hatchling.build import build_editable, build_wheel
 
 from conftest import ROOT, ran
@@ -110,6 +111,15 @@ def test_from_the_wheel_without_torch_a_script_of_another_environment_is_measure
     assert run("multicard", "run", "multicard.yaml").splitlines()[-2:] == said.splitlines()[-2:]
     assert record.stat().st_mtime_ns == measured
     assert "1 of 1 configuration cannot be judged" in run("multicard", "compare", "results", "results")
+
+    release = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text(encoding="utf-8"))
+    check = release["jobs"]["wheel"]["steps"][-1]["run"]
+    (tmp_path / "empty").mkdir()
+    for tag, accepted in (("v0.9", False), (f"v{__version__}", True)):
+        checked = ran(
+            "bash", "-eo", "pipefail", "-c", check, cwd=tmp_path / "empty", env=plain | {"GITHUB_REF_NAME": tag}
+        )
+        assert (checked.returncode == 0) is accepted, checked.stderr
 
 
 # A network of its own, in which nothing can be reached.

@@ -13,10 +13,10 @@ import pytest
 
 from changed_traces import Rows, change_events
 from multicard import read_results, read_trace
+from multicard.config.load import check
+from multicard.config.runs import expand_scenario
 from multicard.core.reasons import Reason, describe_reason
 from multicard.core.text import for_csv, from_csv
-from multicard.experiment.load import check
-from multicard.experiment.runs import expand_scenario
 from multicard.results.tables import read_measures, write_csv
 from script_runs import COMMAND, configuration, write_script_run
 from synthetic import kineto_trace

@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-import pytest
-
 from job_files import make_job_file
 from multicard.core.job_file import read_job
 
@@ -11,8 +9,3 @@ from multicard.core.job_file import read_job
 def test_job_json_is_read_as_it_was_written(tmp_path: Path) -> None:
     job = make_job_file(tmp_path, "nsys", devices=2, device="cuda", measured_steps=None, ablate=("loader",))
     assert read_job(job.write()) == job
-
-
-def test_a_job_without_a_data_set_says_so_where_one_is_needed(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="data: found null, expected the folder of a prepared data set"):
-        _ = make_job_file(tmp_path).data_folder

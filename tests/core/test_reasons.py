@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from factories import make_run, write_run
+from multicard.config.read_run import read_run
 from multicard.core.errors import UserError
 from multicard.core.files import write_json
 from multicard.core.reasons import PARTS, Reason, UnreportedRank, describe_reason
-from multicard.experiment.read_run import read_run
 from multicard.runs.parameters import ABLATIONS
 from multicard.runs.rank_report import reason_from
 

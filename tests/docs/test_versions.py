@@ -1,11 +1,18 @@
-"""What versions of Python the pages name are those of the package, of the locked environment, and of CI."""
+"""Versions of Python and of packages agree between the package, the lock, the pages and CI."""
 
 import re
 import tomllib
+from itertools import chain
 
 import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 from conftest import ROOT
+
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+PROJECT = PYPROJECT["project"]
 
 
 def minors(text: str) -> list[int]:
@@ -14,14 +21,16 @@ def minors(text: str) -> list[int]:
 
 
 def test_pages_name_the_versions_that_the_package_and_the_lock_support() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    supported = minors(" ".join(project["classifiers"]))
-    assert minors(project["requires-python"]) == supported[:1]
+    supported = minors(" ".join(PROJECT["classifiers"]))
+    assert minors(PROJECT["requires-python"]) == supported[:1]
     installing = (ROOT / "docs/own-training.md").read_text(encoding="utf-8").partition("## Five minutes")[0]
-    assert f"Python 3.{supported[0]} to 3.{supported[-1]}" in installing
+    every = f"3.{supported[0]} to 3.{supported[-1]}"
+    assert f"Python {every}" in installing
+    assert f"multicard itself, without torch, supports {every}" in (ROOT / "CONTRIBUTING.md").read_text(
+        encoding="utf-8"
+    )
     workflow = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text(encoding="utf-8"))
-    tested = [job["strategy"]["matrix"]["python"] for job in workflow["jobs"].values() if "strategy" in job]
-    assert minors(" ".join(tested[0])) == [supported[0], supported[-1]]
+    assert minors(" ".join(workflow["jobs"]["base"]["strategy"]["matrix"]["python"])) == supported
 
     script = (ROOT / "envs/make-venv.sh").read_text(encoding="utf-8")
     least, beyond = minors(re.search(r"not \(3, .+\)", script)[0])
@@ -29,3 +38,33 @@ def test_pages_name_the_versions_that_the_package_and_the_lock_support() -> None
     words = " or ".join(f"3.{minor}" for minor in locked)
     for page in ("README.md", "CONTRIBUTING.md", "docs/laptop.md", "docs/cluster.md", "envs/make-venv.sh"):
         assert f"Python {words}" in (ROOT / page).read_text(encoding="utf-8"), page
+
+
+def locked_versions() -> dict[str, set[Version]]:
+    """Return the versions of each package in the lock, which has several where they depend on Python."""
+    versions: dict[str, set[Version]] = {}
+    lock = (ROOT / "envs/requirements.lock").read_text(encoding="utf-8")
+    for name, version in re.findall(r"^([\w.-]+)(?:\[.+\])?==([^\s;]+)", lock, re.M):
+        versions.setdefault(canonicalize_name(name), set()).add(Version(version))
+    return versions
+
+
+def requirements() -> list[Requirement]:
+    """Return what the package, its extras and its groups of development require, but for each other."""
+    optional = (PROJECT["optional-dependencies"], PYPROJECT["dependency-groups"])
+    texts = [*PROJECT["dependencies"], *chain.from_iterable(chain.from_iterable(table.values()) for table in optional)]
+    return [found for text in texts if (found := Requirement(text)).name != PROJECT["name"]]
+
+
+def test_the_lock_has_every_required_package_in_a_version_that_is_allowed() -> None:
+    locked = locked_versions()
+    for requirement in requirements():
+        versions = locked[canonicalize_name(requirement.name)]
+        assert all(requirement.specifier.contains(version) for version in versions), requirement
+
+
+def test_the_next_major_of_snakemake_pandas_and_torch_is_not_allowed() -> None:
+    for name in ("snakemake", "pandas", "torch"):
+        next_major = Version(f"{max(locked_versions()[name]).major + 1}.0")
+        specifiers = [requirement.specifier for requirement in requirements() if requirement.name == name]
+        assert specifiers and not any(specifier.contains(next_major) for specifier in specifiers), name

@@ -16,15 +16,15 @@ import pytest
 
 from conftest import ROOT, path_without_nsys, ran
 from emulated_gpu.fixtures import EmulatedGpus
+from multicard.config.read_run import read_run
 from multicard.core.reasons import describe_reason
-from multicard.experiment.read_run import read_run
 
 HERE = Path(__file__).parent
 GPU_NAME = "Emulated GPU (synthetic)"
 LIMIT_S = 3600  # of all jobs of a request
-VISION = ("multicard.workloads.vision.train", "same_numbers", "torch._dynamo")  # which every optimizer imports
+VISION = ("multicard.programs.vision.train", "same_numbers", "torch._dynamo")  # which every optimizer imports
 LLM = (
-    "multicard.workloads.llm.train", "datasets", "omegaconf", "same_numbers", "torch._dynamo",
+    "multicard.programs.llm.train", "datasets", "omegaconf", "same_numbers", "torch._dynamo",
     "torch.distributed.checkpoint", "torchvision", "networkx", "torch._inductor.decomposition",
 )  # fmt: skip
 # Its import asks for the GPU, and a process that has done so cannot be forked.
@@ -65,12 +65,13 @@ def run_on_cpu(jobs: Sequence[Job], preload: Sequence[str] = VISION) -> None:
     _run(sys.executable, jobs, preload, os.environ | {"PATH": path_without_nsys(), "PYTHONPATH": PATHS})
 
 
-def steps_of(folder: Path) -> pd.DataFrame:
-    """The steps of a run, which must have completed."""
+def steps_of(folder: Path, last: int | None = None) -> pd.DataFrame:
+    """The steps of a run, which must have completed, of each rank up to the step `last`."""
     record = read_run(folder)
     log = (folder / "log.txt").read_text()
     assert record.outcome == "completed", f"{describe_reason(record.reason)}\n{log[-3000:]}"
-    return pd.read_csv(folder / "steps.csv")
+    steps = pd.read_csv(folder / "steps.csv")
+    return steps if last is None else steps[steps["step"] <= last].reset_index(drop=True)
 
 
 def environment(machine: EmulatedGpus, **settings: Any) -> dict[str, str]:

@@ -11,13 +11,14 @@ from pathlib import Path
 from unittest.mock import patch
 
 from forked_ranks import forked_ranks
-from multicard.analysis.runs.measures import measure_run
+from multicard.config.read_run import read_run
 from multicard.core.files import write_json
-from multicard.experiment.read_run import read_run
-from multicard.experiment.workload import WORKLOADS
 from multicard.launch import job
+from multicard.programs import PROGRAMS
+from multicard.results.measure import measure_run
 from multicard.trace.export import export_run
 from multicard.trace.extract import extract_run
+from stand_ins import standing_in
 
 TIME_LIMIT_S = 1800  # of a job; a busy machine must not end it
 
@@ -27,10 +28,11 @@ def main(request: str) -> None:
     asked = json.loads(Path(request).read_text())
     with forked_ranks(asked["preload"], asked["on_gpus"]):
         for stated in asked["jobs"]:
-            workload = WORKLOADS[stated["parameters"].get("workload", "vision")]
-            parameters, folder = workload.parameters(**stated["parameters"]), Path(stated["folder"])
+            name = stated["parameters"].get("workload", "vision")
+            parameters, folder = PROGRAMS[name].parameters(**stated["parameters"]), Path(stated["folder"])
             model = Path(stated["model"]) if stated["model"] else None
-            with patch.object(type(workload), "program", stated["program"] or workload.program):
+            program = standing_in(stated["program"], name) if stated["program"] else PROGRAMS[name]
+            with patch.dict(PROGRAMS, {name: program}):
                 job.run_job(parameters, Path(stated["data"]), folder, TIME_LIMIT_S, model)
             export_run(folder)
             extract_run(folder, read_run(folder).ranks)

@@ -1,4 +1,4 @@
-"""The workloads' programs without random numbers that differ between devices: `python -m same_numbers --job FILE`.
+"""The programs without random numbers that differ between devices, with the options of these: `python -m same_numbers`.
 
 A generator of a GPU gives other numbers than that of the CPU, so equal losses need a model without dropout, and
 adapters whose first values are drawn on the CPU. On a CPU it can also do what nn.DataParallel does on GPUs: a batch of
@@ -6,6 +6,7 @@ several times `BATCH_SIZE` is taken in parts, each by itself.
 """
 
 import copy
+import sys
 from functools import partial
 from typing import Any
 
@@ -13,8 +14,7 @@ import torch
 from torch import nn
 from torchvision.models import MobileNetV2
 
-from multicard.core.job_file import JobFile
-from multicard.workloads._program import run_program
+from multicard.programs.main import run_program
 
 BATCH_SIZE = 8
 
@@ -35,22 +35,22 @@ class InParts(nn.Module):
         return torch.cat(scores)
 
 
-def train_vision(job: JobFile) -> None:
-    from multicard.workloads.vision import train
-    from multicard.workloads.vision.strategies import STRATEGIES
+def train_vision() -> None:
+    from multicard.programs.vision import train
+    from multicard.programs.vision.strategies import STRATEGIES
 
     def wrap(model: nn.Module, p: Any, _device: torch.device) -> nn.Module:
         return InParts(model, p.batch_size // BATCH_SIZE) if p.batch_size > BATCH_SIZE else model
 
     STRATEGIES["single"].wrap = wrap
     train.MobileNetV2 = partial(MobileNetV2, dropout=0.0)
-    train.main(job)
+    train.main()
 
 
-def tune(job: JobFile) -> None:
+def tune() -> None:
     from torch.distributed.tensor import DTensor, distribute_tensor
 
-    from multicard.workloads.llm import train
+    from multicard.programs.llm import train
 
     draw = nn.init.kaiming_uniform_
 
@@ -64,8 +64,10 @@ def tune(job: JobFile) -> None:
         return tensor.copy_(whole)
 
     nn.init.kaiming_uniform_ = draw_on_cpu
-    train.main(job)
+    train.main()
 
 
 if __name__ == "__main__":
-    run_program(lambda job: (tune if job.parameters.get("workload") == "llm" else train_vision)(job))
+    # Only tuning has a folder of a model.
+    tunes = any(word.startswith("--model-folder") for word in sys.argv)
+    run_program(tune if tunes else train_vision)

@@ -11,7 +11,7 @@ from emulated_jobs import GPU_NAME, copy_project, run_program
 
 from conftest import TINY
 from emulated_gpu.fixtures import EmulatedGpus
-from multicard.experiment.read_run import read_run
+from multicard.config.read_run import read_run
 
 pytestmark = [pytest.mark.emulated, pytest.mark.slow, pytest.mark.rare]
 

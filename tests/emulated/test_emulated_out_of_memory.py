@@ -9,14 +9,14 @@ from emulated_jobs import LLM, VISION, Job, run_on_gpus
 
 from conftest import ROOT, TINY, ran
 from emulated_gpu.fixtures import EmulatedGpus
+from multicard.config.read_run import read_run
 from multicard.core.layout import MEMORY_SNAPSHOT
 from multicard.core.reasons import LargestUse, describe_reason
-from multicard.experiment.datasets import Digits, ShippedText
-from multicard.experiment.models import Model
-from multicard.experiment.read_run import read_run
-from multicard.workloads.llm.prepare_model import prepare_model
-from multicard.workloads.llm.prepare_texts import prepare_texts
-from multicard.workloads.vision.prepare import prepare
+from multicard.programs.datasets import Digits, ShippedText
+from multicard.programs.llm.prepare_model import prepare_model
+from multicard.programs.llm.prepare_texts import prepare_texts
+from multicard.programs.models import Model
+from multicard.programs.vision.prepare import prepare
 from script.equipment import Script
 
 pytestmark = [pytest.mark.emulated, pytest.mark.slow]

@@ -10,7 +10,7 @@ from emulated_jobs import LIMIT_S, PATHS, run_program
 
 from conftest import ROOT
 from emulated_gpu.fixtures import EmulatedGpus
-from multicard.analysis.machine.limits import MachineLimits
+from multicard.results.limits import MachineLimits
 
 pytestmark = [pytest.mark.emulated, pytest.mark.slow, pytest.mark.rare]
 
@@ -20,7 +20,7 @@ import json
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from multicard.experiment.machine import Machine
+from multicard.programs.machine import Machine
 from multicard.machine import doctor, gpus, probe
 probe.LIMIT_S, gpus.LIMIT_S, gpus.MESSAGE_BYTES = {PATIENT_S}, {PATIENT_S}, 1 << 20
 gpus.exchange = partial(gpus.exchange, start_s={PATIENT_S})

@@ -17,9 +17,9 @@ import pytest
 from emulated_jobs import GPU_NAME
 
 from emulated_gpu.fixtures import EmulatedGpus
-from multicard.analysis.runs.measures import measure_run
+from multicard.config.read_run import read_run
 from multicard.core.reasons import describe_reason
-from multicard.experiment.read_run import read_run
+from multicard.results.measure import measure_run
 from multicard.trace.export import export_run
 from multicard.trace.extract import extract_run
 from observed_scripts import has_memory_and_phases

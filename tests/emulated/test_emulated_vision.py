@@ -12,12 +12,12 @@ from same_numbers import BATCH_SIZE
 
 from conftest import TINY
 from emulated_gpu.fixtures import EmulatedGpus
+from multicard.config.read_run import read_run
 from multicard.core.files import read_json
 from multicard.core.layout import PHASES
-from multicard.experiment.datasets import Digits
-from multicard.experiment.read_run import read_run
+from multicard.programs.datasets import Digits
+from multicard.programs.vision.prepare import prepare
 from multicard.runs.record import RunRecord
-from multicard.workloads.vision.prepare import prepare
 
 pytestmark = [pytest.mark.emulated, pytest.mark.slow]
 

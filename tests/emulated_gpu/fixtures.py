@@ -36,7 +36,7 @@ class EmulatedGpus:
         kept = {
             name: value
             for name, value in os.environ.items()
-            if not name.startswith((PREFIX, "CUDA_", "PYTEST_", "PYTHONPATH"))
+            if not name.startswith((PREFIX, "CUDA_", "PYTEST_", "PYTHONPATH", "VIRTUAL_ENV"))
         }
         stated = {name if name.isupper() else f"{PREFIX}{name.upper()}": str(value) for name, value in settings.items()}
         own = {f"{PREFIX}LOG": str(self.log), f"{PREFIX}MACHINE": self.machine, "OMP_NUM_THREADS": "1"}

@@ -12,11 +12,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from multicard.analysis.runs.measures import MEASURES_OF
-from multicard.analysis.scaling.speedup_tables import add_scaling
-from multicard.experiment.workload import WORKLOADS
+from multicard.answers.scaling.speedup_tables import add_scaling
 from multicard.figures.draw import draw
+from multicard.programs import PROGRAMS
 from multicard.results.gathering import store
+from multicard.results.measure import MEASURES_OF
 from multicard.results.results import Results
 from multicard.results.tables import MEASURES, SCHEMAS, with_run
 from multicard.runs.parameters import as_columns
@@ -24,7 +24,7 @@ from multicard.runs.parameters import as_columns
 
 def measured(workload: str, *rows: dict[str, Any]) -> pd.DataFrame:
     """Measures of runs: parameters, `outcome` and measures given, the rest defaults or empty."""
-    model, measures = WORKLOADS[workload].parameters, MEASURES_OF[workload]
+    model, measures = PROGRAMS[workload].parameters, MEASURES_OF[workload]
     filled = []
     for number, row in enumerate(rows):
         given = {name: value for name, value in row.items() if name in model.model_fields}
@@ -108,7 +108,7 @@ def scaled(workload: str, phases: tuple[str, ...], **more: Any) -> pd.DataFrame:
     for size, devices, seconds in ((32, 1, 0.10), (32, 2, 0.12), (64, 1, 0.20), (64, 2, 0.22), (64, 4, 0.24)):
         rows += two_repeats(
             args={"batch_size": size}, devices=devices, iteration_time_s=seconds, steps_per_s=1 / seconds,
-            throughput_samples_per_s=size * devices / seconds, traced_devices=devices,
+            throughput_samples_per_s=size * devices / seconds,
             **{phase: seconds / len(phases) for phase in phases}, **more,
         )  # fmt: skip
     return measured(workload, *rows)
@@ -123,7 +123,8 @@ def scripts() -> pd.DataFrame:
 @made_once
 def adopted() -> pd.DataFrame:
     """Traces of two batch sizes, whose steps have no phases."""
-    return scaled("adopted", ("other_s",), steps_from="ranges")
+    rows = scaled("script", ("other_s",), command=["theirs"], launcher="traces", steps_from="ranges")
+    return rows.assign(traced_devices=rows["devices"])
 
 
 def legend(figure: Figure) -> list[list[str]]:

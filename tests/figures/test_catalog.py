@@ -26,18 +26,16 @@ from figures.measured import (
     words,
 )
 from multicard import figures
-from multicard.analysis.comparison.comparisons import ORDER
-from multicard.analysis.notes import notes
-from multicard.analysis.runs.measures import MEASURES_OF
-from multicard.experiment.config import PARAMETERS
-from multicard.experiment.figures import FIGURES, FigureEntry
-from multicard.experiment.workload import WORKLOADS
+from multicard.answers.comparison.comparisons import ORDER
+from multicard.answers.notes import notes
+from multicard.config.figures import FIGURES, FigureEntry
 from multicard.figures.catalog import Drawing, load_drawing
 from multicard.figures.draw import draw, draw_scenario
 from multicard.figures.style import styled
+from multicard.results.measure import MEASURES_OF
 from multicard.results.tables import OUTCOME_TABLE
 
-TABLES = {"vision": pictures, "llm": texts, "script": scripts, "adopted": adopted}
+TABLES = (("vision", pictures), ("llm", texts), ("script", scripts), ("script", adopted))
 # Figures of which measures alone give a row per configuration.
 OF_CONFIGURATIONS = {"iteration_time", "step_breakdown", "speedup", "image_size_scaling", "techniques"}
 LOST: tuple[list[int], ...] = ([], [0], [0, 1], list(range(2, 10)), list(range(9)))  # of ten runs
@@ -54,8 +52,7 @@ def test_the_catalog_lists_every_drawing_once() -> None:
 
 @pytest.mark.parametrize("entry", FIGURES.values(), ids=FIGURES)
 def test_a_figure_that_a_configuration_may_ask_for_says_how_it_is_read(entry: FigureEntry) -> None:
-    assert entry.axis in (None, *PARAMETERS)
-    assert entry.workload in (None, *WORKLOADS)
+    assert entry.workloads, "a program has what it needs"
     drawing = load_drawing(entry.name)
     assert drawing.draw.__name__ == entry.name
     assert drawing.question.endswith("?") and drawing.caption.endswith(".")
@@ -85,14 +82,12 @@ def test_a_figure_is_written_in_every_format_and_the_same_measures_give_the_same
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FIGURES)
 def test_a_figure_is_drawn_of_what_completed_and_was_recorded(name: str, tmp_path: Path) -> None:
-    """Each of its workloads, in turn, has lost something else."""
-    entry = FIGURES[name]
-    # A configuration is refused that asks for a figure of a parameter which its workload does not have.
-    allowed = [work for work in WORKLOADS if entry.workload in (None, work)]
-    works = [work for work in allowed if entry.axis in (None, *WORKLOADS[work].parameters.model_fields)]
+    """Each of the tables that it may draw, in turn, has lost something else."""
+    # A configuration is refused that asks for a figure which its workload cannot have.
+    tables = [(work, table) for work, table in TABLES if work in FIGURES[name].workloads]
     for number, lost in enumerate(chain(LOST, ("repeats", "measures"))):
-        work = works[number % len(works)]
-        measures = TABLES[work]()
+        work, table = tables[number % len(tables)]
+        measures = table()
         recorded = [*MEASURES_OF[work], "speedup", "efficiency"]
         if lost == "repeats":
             measures = measures[(measures["devices"] == 1) & (measures["repeat"] == 1)]
@@ -203,6 +198,8 @@ def test_a_figure_with_nothing_to_show_says_why(tmp_path: Path) -> None:
     shown = said("speedup", failed)
     assert "No run completed" in shown and "Without numbers: 10 failed" in shown
     assert draw("speedup", failed)[1].to_dict("list") == {"nothing_to_show": ["No run completed"]}
+    ablated = gathered(tmp_path / "ablated", pictures().assign(ablate="loader"))
+    assert "No run completed" in said("step_breakdown", ablated)
     on_cpus = gathered(tmp_path / "cpus", pictures())
     for name, what in (
         ("cuda_api", "CUDA calls"),

@@ -7,8 +7,8 @@ import pytest
 from matplotlib.axes import Axes
 
 from figures.measured import drawn, group_names, heading, legend, measured
-from multicard.analysis.comparison.comparisons import ORDER, gains
-from multicard.experiment.workload import WORKLOADS
+from multicard.answers.comparison.comparisons import ORDER, gains
+from multicard.programs import PROGRAMS
 from multicard.results.results import Results
 
 
@@ -52,7 +52,7 @@ def test_one_difference_among_thirty_needs_more_than_one_alone() -> None:
 
 
 def test_each_value_that_may_be_compared_has_its_place() -> None:
-    allowed = WORKLOADS["vision"].parameters.model_json_schema()["properties"]
+    allowed = PROGRAMS["vision"].parameters.model_json_schema()["properties"]
     assert {name: set(values) for name, values in ORDER.items()} == {
         name: set(allowed[name].get("enum", (False, True))) for name in ORDER
     }

@@ -8,19 +8,15 @@ import pandas as pd
 import pytest
 
 from figures.measured import closed, legend
-from multicard.analysis.comparison.comparisons import varied
-from multicard.experiment.figures import FIGURES
-from multicard.experiment.load import check
-from multicard.experiment.workload import WORKLOADS
+from multicard.answers.comparison.comparisons import varied
 from multicard.figures.bars import height_of, name_rows
 from multicard.figures.series import labels, setting_label
 from multicard.figures.style import legend_below, styled
-from multicard.workloads.script.workload import WORKLOAD, default_figures
-from script_runs import configuration
+from multicard.programs import PROGRAMS
 
 
 def named(*changes: dict[str, Any], workload: str = "vision") -> list[str]:
-    rows = pd.DataFrame([WORKLOADS[workload].parameters(**change).model_dump() for change in changes])
+    rows = pd.DataFrame([PROGRAMS[workload].parameters(**change).model_dump() for change in changes])
     return labels(rows, varied(rows, besides=("devices", "repeat")))
 
 
@@ -52,7 +48,7 @@ def test_series_of_language_models_are_named_in_words() -> None:
     kinds.append({"technique": "qat", "qat_of": "weights"})
     expected = ["LoRA", "QLoRA", "DPO", "full", "QAT of adapters", "QAT of weights"]
     assert named(*kinds, workload="llm") == expected
-    rows = pd.DataFrame([WORKLOADS["llm"].parameters(**kind).model_dump() for kind in kinds])
+    rows = pd.DataFrame([PROGRAMS["llm"].parameters(**kind).model_dump() for kind in kinds])
     assert labels(rows, ["qat_of"]) == expected  # a technique to which nothing named applies has its own name
 
 
@@ -72,16 +68,6 @@ def test_what_a_table_lacks_is_a_full_epoch_or_a_parameter_of_another_script_whi
     assert labels(rows, ["steps_per_epoch"]) == ["100 steps per epoch", "full epochs"]
     rows = pd.DataFrame({"launcher": "auto", "command": ["a.py", "b.py"], "args.lr": [0.1, None], "args.n": [None, 2]})
     assert labels(rows, ["command", "args.lr", "args.n"]) == ["a.py, lr 0.1", "b.py, n 2"]
-
-
-@pytest.mark.parametrize(("several", "device"), [(True, "cpu"), (False, "cuda")])
-def test_the_figures_that_a_script_gets_by_default_are_accepted(several: bool, device: str) -> None:
-    names = default_figures(several, device)
-    assert all(FIGURES[name].workload in (None, WORKLOAD.name) for name in names)
-    vary = {"devices": [1, 2] if several else [2], "args": {"batch_size": [32], "amp": ["none"]}}
-    config = configuration(vary=vary, figures=list(names))
-    config["scenarios"]["ours"]["fixed"]["device"] = device
-    check(config, "mine.yaml", outside=False)
 
 
 def test_a_legend_has_one_entry_per_label_of_all_its_panels() -> None:

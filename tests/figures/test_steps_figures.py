@@ -19,12 +19,11 @@ from figures.measured import (
     texts,
     two_repeats,
 )
-from multicard.analysis.machine.utilization import Utilization
-from multicard.analysis.runs.step_parts import StepPart
 from multicard.core.layout import STEP_COLUMNS
 from multicard.figures import steps
 from multicard.figures.draw import draw
-from multicard.figures.style import PHASE_FILLS
+from multicard.results.breakdown import StepPart
+from multicard.results.utilization import Utilization
 
 
 def rows_of(run: str, losses: list[float], ranks: int = 1) -> list[dict[str, Any]]:
@@ -57,11 +56,24 @@ def test_the_parts_of_a_step_add_up_to_it() -> None:
     assert lengths(axes) == expected
 
 
+def test_a_bar_of_repeats_of_which_some_evaluated_is_as_long_as_their_mean_step() -> None:
+    # Steps of 100 ms, of which 30 ms are evaluation, and steps of 70 ms without: 85 ms, of which 15 ms are evaluation.
+    common = {"command": ["train.py"], "forward_s": 0.05, "other_s": 0.02}
+    evaluated = common | {"repeat": 1, "evaluation_s": 0.03, "mean_iteration_time_s": 0.10}
+    not_evaluated = common | {"repeat": 2, "mean_iteration_time_s": 0.07}
+    figure, data = drawn("step_breakdown", measured("script", evaluated, not_evaluated))
+    assert lengths(figure.axes[0]) == {
+        "forward": [pytest.approx(50)], "evaluation": [pytest.approx(15)], "other": [pytest.approx(20)],
+    }  # fmt: skip
+    # A phase that no repeat recorded stays empty.
+    assert data["backward_s"].isna().all()
+
+
 def test_every_part_of_a_step_has_a_look_of_its_own() -> None:
     timed = {name.removesuffix("_s") for name in STEP_COLUMNS if name.endswith("_s")} - {"start", "duration"}
-    assert set(PHASE_FILLS) == timed | {"other", "evaluation"}
+    assert set(steps.PHASE_FILLS) == timed | {"other", "evaluation"}
     assert set(steps.STEP_PART_FILLS) >= set(StepPart)
-    for fills in (PHASE_FILLS, steps.STEP_PART_FILLS):
+    for fills in (steps.PHASE_FILLS, steps.STEP_PART_FILLS):
         assert len(set(fills.values())) == len(fills)
 
 
@@ -142,8 +154,8 @@ def test_a_bar_of_mfu_stands_beside_the_parts_of_the_step() -> None:
     }  # fmt: skip
     assert lengths(right) == {part: pytest.approx(each) for part, each in expected.items()}
     assert data[["mfu", "compute"]].to_numpy().tolist() == [[0.25, pytest.approx(0.7)], [0.4, pytest.approx(0.7)]]
-    # Tables of an earlier version, and of runs whose peak is not known, show the parts alone.
-    [axes] = drawn("utilization", measures.drop(columns=[*Utilization.__annotations__]))[0].axes
+    # Runs whose peak is not known show the parts alone.
+    [axes] = drawn("utilization", measures.assign(**dict.fromkeys(Utilization.__annotations__)))[0].axes
     assert lengths(axes) == lengths(right)
 
 

@@ -27,17 +27,17 @@ from rows import COLUMNS, EVENTS_TRACED, OUT_OF_MEMORY, judge
 from safetensors.torch import save_file
 from snakemake.utils import update_config
 
-from multicard.archive.allowed import Allowed
-from multicard.archive.matrix import Matrix
-from multicard.archive.pack import pack
+from multicard.config.load import check, read_yaml
+from multicard.config.plan import Plan
+from multicard.config.read_run import read_run
 from multicard.core.errors import UserError, reported
 from multicard.core.files import atomic_write, write_json
 from multicard.core.layout import ACTIVITY, ACTIVITY_INDEX, NOT_RUN, RUN
-from multicard.experiment.load import check, read_yaml
-from multicard.experiment.models import Architecture
-from multicard.experiment.read_run import read_run
+from multicard.programs.llm.tiny import WEIGHTS, config_of, random_weights
+from multicard.programs.models import Architecture
 from multicard.runs.parameters import JobParameters
-from multicard.workloads.llm.tiny import WEIGHTS, config_of, random_weights
+from multicard.share.allowed import Allowed
+from multicard.share.pack import pack
 
 ROOT = Path(__file__).parents[2]
 EVENTS = ROOT / "tests" / "gpu" / "events_traced"  # an nsys that traces CUDA events
@@ -63,26 +63,26 @@ def main() -> None:
     parser.add_argument("--no-tests", action="store_true", help="leave out the tests that are marked gpu")
     chosen = parser.parse_args()
     started, deadline = time.monotonic(), Deadline(chosen.minutes)
-    matrix = plan(chosen.config)
-    results = Path(matrix.experiment.results)
+    plan = planned(chosen.config)
+    results = Path(plan.experiment.results)
     if chosen.save:
         restore(chosen.save, results)
-    ahead = [run for run in matrix.planned() if not (results / "runs" / run / RUN).exists()]
-    minutes = estimated_s(matrix.runs[run].parameters for run in ahead) / 60
-    print(f"{len(matrix.planned())} runs, {len(ahead)} to do, about {minutes:.0f} minutes", flush=True)
-    if "nsys" not in matrix.machine.profilers:
+    ahead = [run for run in plan.planned() if not (results / "runs" / run / RUN).exists()]
+    minutes = estimated_s(plan.runs[run].parameters for run in ahead) / 60
+    print(f"{len(plan.planned())} runs, {len(ahead)} to do, about {minutes:.0f} minutes", flush=True)
+    if "nsys" not in plan.machine.profilers:
         print("no nsys: runs are recorded by PyTorch's profiler, so how nsys sees them stays open", flush=True)
     sound = True
-    for (scenario, devices), runs in stretches(matrix, ahead):
+    for (scenario, devices), runs in stretches(plan, ahead):
         with around(scenario, devices, chosen.spared_mib):
             sound &= snakemake(deadline, chosen.config, *(results / "runs" / run / TABLES for run in runs))
     sound &= snakemake(deadline, chosen.config)
-    table = judge_all(matrix, is_over=deadline.left_s == 0)
+    table = judge_all(plan, is_over=deadline.left_s == 0)
     sound &= not table["result"].eq("FAILED").any()
     folder = results / "send"
     show(table)
     try:
-        leave(folder, table, matrix)
+        leave(folder, table, plan)
     except UserError as error:  # a damaged file of a run, which its row names; or no run is complete yet
         print(f"multicard: no archive: {error}", file=sys.stderr)
         sound &= not table["result"].eq("passed").any()
@@ -97,34 +97,34 @@ def main() -> None:
     sys.exit(0 if sound else 1)
 
 
-def plan(files: list[Path]) -> Matrix:
+def planned(files: list[Path]) -> Plan:
     """The runs of the merged configurations, for this machine; random weights are created where they are missing."""
     config: dict[str, Any] = {}
     for file in files:
         update_config(config, read_yaml(file))
-    matrix = Matrix.plan(check(config, " + ".join(map(str, files))))
-    if matrix.machine.gpus == 0:
+    plan = Plan.make(check(config, " + ".join(map(str, files))))
+    if plan.machine.gpus == 0:
         raise UserError("found no CUDA GPU")
-    missing = [model for model in matrix.experiment.models.values() if model.missing_files()]
+    missing = [model for model in plan.experiment.models.values() if model.missing_files()]
     for model in missing:
         make_random(Path(model.folder), model.shape)
-    return plan(files) if missing else matrix
+    return planned(files) if missing else plan
 
 
-def stretches(matrix: Matrix, ahead: list[str]) -> list[tuple[tuple[str | None, int], list[str]]]:
+def stretches(plan: Plan, ahead: list[str]) -> list[tuple[tuple[str | None, int], list[str]]]:
     """Runs whose traces are not read, those on one GPU first, cut where something else is to be done around them.
 
     Of each the scenario for which that is done, None where nothing is, and the number of devices, then 2 for several.
     Snakemake starts the runs of each in the planned order.
     """
-    of = {run.id: name for name in (OUT_OF_MEMORY, EVENTS_TRACED) for run in matrix.scenarios.get(name, [])}
-    devices = {run: matrix.runs[run].parameters.devices for run in matrix.runs}
+    of = {run.id: name for name in (OUT_OF_MEMORY, EVENTS_TRACED) for run in plan.scenarios.get(name, [])}
+    devices = {run: plan.runs[run].parameters.devices for run in plan.runs}
 
     def what(run: str) -> tuple[str | None, int]:
         return (of[run], devices[run]) if run in of and run in ahead else (None, min(devices[run], 2))
 
-    runs = Path(matrix.experiment.results) / "runs"
-    unread = [run for run in matrix.planned() if not (runs / run / TABLES).exists()]
+    runs = Path(plan.experiment.results) / "runs"
+    unread = [run for run in plan.planned() if not (runs / run / TABLES).exists()]
     unread.sort(key=lambda run: devices[run] > 1)
     return [(key, list(own)) for key, own in groupby(unread, key=what)]
 
@@ -184,16 +184,16 @@ def snakemake(deadline: Deadline, config: list[Path], *targets: Path) -> bool:
     return deadline.run([*command, "--", *targets] if targets else command, ROOT) in (0, None)
 
 
-def judge_all(matrix: Matrix, is_over: bool = False) -> pd.DataFrame:
+def judge_all(plan: Plan, is_over: bool = False) -> pd.DataFrame:
     """One row per run of each scenario, by `COLUMNS`; runs that this machine cannot run say why.
 
     `is_over`: whether the time was up, so that what did not run may still do so.
     """
     rows = []
-    for scenario, runs in matrix.scenarios.items():
+    for scenario, runs in plan.scenarios.items():
         for run in runs:
-            folder = Path(matrix.experiment.results) / "runs" / run.id
-            if is_over and not (folder / TABLES).exists() and not matrix.reasons[run.id]:
+            folder = Path(plan.experiment.results) / "runs" / run.id
+            if is_over and not (folder / TABLES).exists() and not plan.reasons[run.id]:
                 row = {"run": run.id, "result": NOT_YET, "remarks": ""}
             elif (folder / RUN).exists():
                 try:
@@ -203,7 +203,7 @@ def judge_all(matrix: Matrix, is_over: bool = False) -> pd.DataFrame:
                 except Exception as error:  # a bug with one run must not hide what became of the others
                     traceback.print_exc()
                     row = {"run": run.id, "result": "FAILED", "remarks": f"{type(error).__name__}: {error}"}
-            elif reason := matrix.reasons[run.id]:
+            elif reason := plan.reasons[run.id]:
                 row = {"run": run.id, "result": NOT_RUN, "remarks": reason}
             else:
                 row = {"run": run.id, "result": "FAILED", "remarks": "it did not run"}
@@ -211,16 +211,16 @@ def judge_all(matrix: Matrix, is_over: bool = False) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
-def leave(folder: Path, table: pd.DataFrame, matrix: Matrix) -> None:
+def leave(folder: Path, table: pd.DataFrame, plan: Plan) -> None:
     """Write the table and then the archive, without names of people, machines and places.
 
     Raises `UserError` where a file of a run is damaged: there is no archive, then.
     """
     folder.mkdir(parents=True, exist_ok=True)
     records = []
-    for run in matrix.runs:
+    for run in plan.runs:
         with suppress(UserError):  # of a run that is missing or damaged, as the table says
-            records.append(read_run(Path(matrix.experiment.results) / "runs" / run))
+            records.append(read_run(Path(plan.experiment.results) / "runs" / run))
     if not records:
         return
     table = table.assign(remarks=table["remarks"].map(Allowed(records).own))
@@ -238,7 +238,7 @@ def leave(folder: Path, table: pd.DataFrame, matrix: Matrix) -> None:
         table.to_csv(temporary, index=False)
     archive = folder / "runs.tar.gz"
     archive.unlink(missing_ok=True)  # of an earlier call
-    pack(matrix.experiment, archive)
+    pack(plan.experiment, archive)
 
 
 def show(table: pd.DataFrame) -> None:

@@ -7,14 +7,14 @@ import pandas as pd
 from rows import judge
 
 from captures import Process, make_trace
+from multicard.config.read_run import read_run
+from multicard.config.runs import Run
 from multicard.core.files import write_json
-from multicard.core.layout import PHASES
+from multicard.core.layout import PHASES, STEP_COLUMNS
 from multicard.core.trace_manifests import Exported, TraceFile
-from multicard.experiment.read_run import read_run
-from multicard.experiment.runs import Run
+from multicard.programs.vision.parameters import VisionParameters
 from multicard.runs.parameters import JobParameters, run_id
 from multicard.trace.extract import extract_run
-from multicard.workloads.vision.parameters import VisionParameters
 from synthetic import OTHER, PID
 
 GEMM, ALL_REDUCE = "gemm", "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
@@ -72,7 +72,8 @@ def judged(
     steps = steps.assign(**{f"{phase}_s": seconds if phase == "forward" else 0.0 for phase in PHASES})
     steps = steps.assign(samples=4, loss=1.0, peak_memory_bytes=1e9, peak_reserved_bytes=1e9)
     steps = steps.assign(tokens=4, padded_tokens=4) if p.workload == "llm" else steps
-    pd.concat([steps.assign(rank=rank) for rank in range(2)]).to_csv(folder / "steps.csv", index=False)
+    ranks = pd.concat([steps.assign(rank=rank) for rank in range(2)])
+    ranks.reindex(columns=STEP_COLUMNS).to_csv(folder / "steps.csv", index=False)
     epoch = {"epoch": 1, "train_loss": 1.0, "test_loss": 1.0, "test_accuracy": 0.5, "epoch_time_s": 1.0}
     pd.DataFrame([epoch]).to_csv(folder / "epochs.csv", index=False)
     extract_run(folder, read_run(folder).ranks)

@@ -7,19 +7,18 @@ from typing import Any
 
 import pandas as pd
 
-from multicard.analysis.runs.breakdown import parts_of
-from multicard.analysis.runs.measures import measure_run, trace_to_record
-from multicard.analysis.runs.step_parts import StepPart
+from multicard.config.read_run import read_run
+from multicard.config.runs import Run
 from multicard.core.layout import ACTIVITY, ACTIVITY_INDEX, STEPS
 from multicard.core.reasons import describe_reason
-from multicard.experiment.read_run import read_run
-from multicard.experiment.runs import Run
+from multicard.programs.vision.strategies import STRATEGIES
+from multicard.results.breakdown import StepPart, parts_of
+from multicard.results.measure import measure_run, trace_to_record
 from multicard.results.run_files import RunFiles
 from multicard.runs.environment import gpu_names, is_synthetic
 from multicard.runs.parameters import JobParameters
 from multicard.runs.record import Binding, RankRecord, RunRecord
 from multicard.trace.tables import STEPS as ALL_STEPS
-from multicard.workloads.vision.strategies import STRATEGIES
 
 # Scenarios around which the check does something: see check.py.
 OUT_OF_MEMORY, EVENTS_TRACED = "out_of_memory", "events_traced"

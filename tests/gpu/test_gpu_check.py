@@ -21,41 +21,41 @@ from snakemake.utils import update_config
 
 from conftest import ran
 from machine.faked_programs import put
-from multicard.archive.matrix import Matrix
+from multicard.config.load import check, read_yaml
+from multicard.config.plan import Plan
+from multicard.config.runs import Run, distinct, expand
 from multicard.core.errors import UserError
 from multicard.core.files import write_json
-from multicard.experiment.load import check, read_yaml
-from multicard.experiment.machine import Machine
-from multicard.experiment.runs import Run, distinct, expand
+from multicard.programs.llm.parameters import LlmParameters
+from multicard.programs.llm.techniques import TECHNIQUES
+from multicard.programs.machine import Machine
+from multicard.programs.script.parameters import ScriptParameters
+from multicard.programs.vision.parameters import VisionParameters
+from multicard.programs.vision.strategies import STRATEGIES
 from multicard.runs.parameters import run_id
-from multicard.workloads.llm.parameters import LlmParameters
-from multicard.workloads.llm.techniques import TECHNIQUES
-from multicard.workloads.script.parameters import ScriptParameters
-from multicard.workloads.vision.parameters import VisionParameters
-from multicard.workloads.vision.strategies import STRATEGIES
 
 
-def plan_of(p: VisionParameters, runs: Path, devices: list[int], name: str = "strategies") -> Matrix:
+def plan_of(p: VisionParameters, runs: Path, devices: list[int], name: str = "strategies") -> Plan:
     """An experiment of one scenario, whose results are beside its runs."""
     fixed = {name: value for name, value in p.stated().items() if name != "devices"}
     scenario = {"question": "?", "fixed": fixed, "vary": {"devices": devices}, "figures": ["step_breakdown"]}
-    return Matrix.plan(check({"results": str(runs.parent), "scenarios": {name: scenario}}, "test"))
+    return Plan.make(check({"results": str(runs.parent), "scenarios": {name: scenario}}, "test"))
 
 
 @pytest.mark.slow
 def test_a_damaged_table_fails_the_run_that_it_is_of(tmp_path: Path) -> None:
-    runs, matrix = tmp_path / "runs", plan_of(P, tmp_path / "runs", [2, 4])
-    [two, four] = matrix.scenarios["strategies"]
+    runs, plan = tmp_path / "runs", plan_of(P, tmp_path / "runs", [2, 4])
+    [two, four] = plan.scenarios["strategies"]
     for run in (two, four):
         judged(runs / run.id, run.parameters, versions={}, hardware=None)
     damaged = runs / two.id / "activity" / "collectives.parquet"
     damaged.write_bytes(damaged.read_bytes()[:100])
-    rows = judge_all(replace(matrix, reasons=dict.fromkeys(matrix.reasons)))
+    rows = judge_all(replace(plan, reasons=dict.fromkeys(plan.reasons)))
     assert rows["result"].tolist() == ["FAILED", "FAILED"]  # the second one for its GPUs: the trace is of two
     assert str(damaged) in rows["remarks"][0]
     assert "kernels on 2 GPUs, expected 4" in rows["remarks"][1]
     with pytest.raises(UserError, match="collectives"):
-        leave(tmp_path / "send", rows, matrix)
+        leave(tmp_path / "send", rows, plan)
     assert pd.read_csv(tmp_path / "send" / "check.csv")["result"].tolist() == ["FAILED", "FAILED"]
 
 
@@ -66,12 +66,12 @@ def test_what_is_to_be_sent_holds_the_table_and_the_archive_and_names_no_host(tm
     damaged = runs / run_id(P.model_copy(update={"devices": 4}))
     damaged.mkdir()
     (damaged / "run.json").write_text("{}")
-    matrix = plan_of(P, runs, [1, 2, 4])
-    reasons = dict.fromkeys(matrix.reasons) | {matrix.scenarios["strategies"][0].id: "needs a CUDA GPU, none found"}
-    table = judge_all(replace(matrix, reasons=reasons))
+    plan = plan_of(P, runs, [1, 2, 4])
+    reasons = dict.fromkeys(plan.reasons) | {plan.scenarios["strategies"][0].id: "needs a CUDA GPU, none found"}
+    table = judge_all(replace(plan, reasons=reasons))
     assert table["result"].tolist() == ["not run", "passed", "FAILED"]
     table.loc[2, "remarks"] += " on a-host-of-somebody"
-    leave(tmp_path / "send", table, matrix)
+    leave(tmp_path / "send", table, plan)
     assert {path.name for path in (tmp_path / "send").iterdir()} == {"check.md", "check.csv", "runs.tar.gz"}
     assert pd.read_csv(tmp_path / "send" / "check.csv")["run"].tolist() == table["run"].tolist()
     text = (tmp_path / "send" / "check.md").read_text()
@@ -99,10 +99,10 @@ def test_the_check_ends_with_0_only_where_nothing_failed(
         if not archived:
             raise UserError("run.json: damaged")
 
-    matrix = plan_of(P, tmp_path / "runs", [2])
+    plan = plan_of(P, tmp_path / "runs", [2])
     table = pd.DataFrame([{"scenario": "strategies", "run": "r", "result": result, "remarks": ""}])
     monkeypatch.setattr(sys, "argv", ["check.py"])
-    monkeypatch.setattr(gpu_check, "plan", lambda _: matrix)
+    monkeypatch.setattr(gpu_check, "planned", lambda _: plan)
     monkeypatch.setattr(gpu_check, "snakemake", lambda *_: built)
     monkeypatch.setattr(gpu_check, "judge_all", lambda *_, **__: table)
     monkeypatch.setattr(gpu_check, "leave", leave)
@@ -124,13 +124,13 @@ def test_the_last_gpu_is_occupied_while_a_rank_is_to_lack_memory_and_never_again
         yield
         happened.append("free")
 
-    matrix = plan_of(P, tmp_path / "runs", [2], OUT_OF_MEMORY)
-    [run] = matrix.scenarios[OUT_OF_MEMORY]
+    plan = plan_of(P, tmp_path / "runs", [2], OUT_OF_MEMORY)
+    [run] = plan.scenarios[OUT_OF_MEMORY]
     folder = tmp_path / "runs" / run.id
     if done:
         write_json(folder / "run.json", {})
     monkeypatch.setattr(sys, "argv", ["check.py", "--no-tests"])
-    monkeypatch.setattr(gpu_check, "plan", lambda _: replace(matrix, reasons=dict.fromkeys(matrix.reasons)))
+    monkeypatch.setattr(gpu_check, "planned", lambda _: replace(plan, reasons=dict.fromkeys(plan.reasons)))
     monkeypatch.setattr(gpu_check, "occupied", occupied)
     monkeypatch.setattr(gpu_check, "snakemake", lambda _deadline, _config, *targets: happened.append(targets) or True)
     monkeypatch.setattr(gpu_check, "leave", lambda folder, *_: folder.mkdir())
@@ -154,10 +154,10 @@ def test_what_runs_on_one_gpu_comes_first_and_memory_is_occupied_between(
         size = 16 + len(config["scenarios"])
         own = {"question": "?", "fixed": {"image_size": size}, "vary": vary, "figures": ["step_breakdown"]}
         config["scenarios"][name] = own
-    matrix = Matrix.plan(check(config, "test"))
-    matrix = replace(matrix, reasons=dict.fromkeys(matrix.reasons))
-    named = {run.id: f"{name} {run.parameters.devices}" for name, runs in matrix.scenarios.items() for run in runs}
-    found = [(what, [named[run] for run in runs]) for what, runs in stretches(matrix, list(matrix.runs))]
+    plan = Plan.make(check(config, "test"))
+    plan = replace(plan, reasons=dict.fromkeys(plan.reasons))
+    named = {run.id: f"{name} {run.parameters.devices}" for name, runs in plan.scenarios.items() for run in runs}
+    found = [(what, [named[run] for run in runs]) for what, runs in stretches(plan, list(plan.runs))]
     assert found == [
         ((None, 1), ["first 1"]),
         ((OUT_OF_MEMORY, 1), [f"{OUT_OF_MEMORY} 1"]),
@@ -168,7 +168,7 @@ def test_what_runs_on_one_gpu_comes_first_and_memory_is_occupied_between(
         ((EVENTS_TRACED, 2), [f"{EVENTS_TRACED} 2"]),
     ]
     # Of a run that has ended only the trace is left to read.
-    assert [what for what, _ in stretches(matrix, [])] == [(None, 1), (None, 2)]
+    assert [what for what, _ in stretches(plan, [])] == [(None, 1), (None, 2)]
 
 
 def test_events_are_traced_only_around_their_scenario(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

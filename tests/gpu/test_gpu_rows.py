@@ -19,10 +19,10 @@ from rows import (
 )
 
 from factories import make_run
+from multicard.programs.llm.parameters import LlmParameters
+from multicard.programs.script.parameters import ScriptParameters
+from multicard.programs.vision.parameters import VisionParameters
 from multicard.runs.record import GpuConditions, RankRecord
-from multicard.workloads.llm.parameters import LlmParameters
-from multicard.workloads.script.parameters import ScriptParameters
-from multicard.workloads.vision.parameters import VisionParameters
 from synthetic import OTHER, PID
 
 # Of a small language model, whose estimate is far below the peak that the steps above state.

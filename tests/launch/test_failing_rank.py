@@ -11,10 +11,11 @@ import pytest
 from conftest import TINY
 from forked_ranks import forked_ranks
 from multicard.core.reasons import Reason, describe_reason
-from multicard.experiment.workload import WORKLOADS
 from multicard.launch.job import run_job
+from multicard.programs import PROGRAMS
+from multicard.programs.vision.parameters import VisionParameters
 from multicard.runs.record import RunRecord
-from multicard.workloads.vision.parameters import VisionParameters
+from stand_ins import standing_in
 
 pytestmark = pytest.mark.slow
 
@@ -26,27 +27,32 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from multicard.core.errors import UserError
-from multicard.core.job_file import read_job
-from multicard.workloads.vision.parameters import VisionParameters
-from multicard.record.recorder import Diverged
-from multicard.workloads.vision.ranks import join
+from multicard.programs.main import run_program
+from multicard.programs.options import parse_options
+from multicard.programs.vision.parameters import VisionParameters
+from multicard.observe.record.recorder import Diverged
+from multicard.programs.vision.ranks import join
 
-parser = argparse.ArgumentParser()
-parser.add_argument("--job")
-p = VisionParameters.model_validate(read_job(Path(parser.parse_args().job)).parameters)
-rank, device = join(p)
-if rank == p.ranks - 1:
-    dist.destroy_process_group = lambda: time.sleep(1000)
-    atexit.register(time.sleep, 1000)
-    {fault}
-dist.barrier()
-time.sleep(1000)
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--data")
+    parser.add_argument("--checkpoint")
+    p, _ = parse_options(parser, VisionParameters)
+    rank, device = join(p)
+    if rank == p.ranks - 1:
+        dist.destroy_process_group = lambda: time.sleep(1000)
+        atexit.register(time.sleep, 1000)
+        {fault}
+    dist.barrier()
+    time.sleep(1000)
+
+run_program(main)
 """
 # Real training, with little more memory than its imports take.
 CONFINED = """
 import resource
-from multicard.workloads._program import run_program
-from multicard.workloads.vision.train import main
+from multicard.programs.main import run_program
+from multicard.programs.vision.train import main
 
 pages = int(open("/proc/self/statm").read().split()[0])
 limit = pages * resource.getpagesize() + 400 * 2**20
@@ -62,7 +68,7 @@ def run_instead(digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     def run_program(program: str, forked: bool = False, **changes: Any) -> RunRecord:
         (tmp_path / "stand_in.py").write_text(program)
         monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *sys.path]))
-        monkeypatch.setattr(type(WORKLOADS["vision"]), "program", "stand_in")
+        monkeypatch.setitem(PROGRAMS, "vision", standing_in("stand_in"))
         parameters = VisionParameters(**(TINY | {"profiler": "none"} | changes))
         with forked_ranks() if forked else nullcontext():
             return run_job(parameters, digits, tmp_path / "run", time_limit_s=600)

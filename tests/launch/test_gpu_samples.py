@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from multicard.launch.gpu_samples import COLUMNS, GpuMeasures, GpuSamples, sample_gpus
-from multicard.record.visible import identities
+from multicard.observe.record.visible import identities
 from multicard.runs.record import Energy, GpuState
 
 A, B = "GPU-aaaa", "GPU-bbbb"

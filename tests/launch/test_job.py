@@ -12,16 +12,16 @@ import pytest
 
 from conftest import TINY
 from forked_ranks import forked_ranks
+from multicard.config.read_run import read_run
 from multicard.core.layout import PHASES
-from multicard.core.reasons import Reason, describe_reason
-from multicard.experiment.read_run import read_run
+from multicard.core.reasons import describe_reason
 from multicard.launch.job import run_job
-from multicard.record.binding import parse_cpus
-from multicard.record.profiled_window import LEAST_SETTLING
+from multicard.observe.record.binding import parse_cpus
+from multicard.observe.record.profiled_window import LEAST_SETTLING
+from multicard.programs.vision.parameters import VisionParameters
 from multicard.runs.record import RunRecord
 from multicard.trace.export import export_run
 from multicard.trace.extract import extract_run
-from multicard.workloads.vision.parameters import VisionParameters
 
 pytestmark = pytest.mark.slow
 
@@ -88,8 +88,9 @@ def test_equal_seeds_train_equally_and_what_an_earlier_attempt_left_is_removed(d
 
 def test_a_job_over_its_time_limit_is_the_outcome_timed_out(digits: Path, tmp_path: Path) -> None:
     record = job(digits, tmp_path, limit=1.5, epochs=1000)
-    assert (record.outcome, record.reason) == ("timed_out", Reason("timed_out", time_limit_s=1.5))
-    assert describe_reason(record.reason) == "exceeded its time limit of 0.025 min"
+    assert record.outcome == "timed_out"
+    # It had no time to train; how far it came depends on the machine.
+    assert record.reason.time_limit_s == 1.5
 
 
 def test_others_are_metered_in_the_measured_steps_and_bindings_are_recorded(digits: Path, tmp_path: Path) -> None:
@@ -101,7 +102,7 @@ def test_others_are_metered_in_the_measured_steps_and_bindings_are_recorded(digi
     assert 0 <= metered.others_cpu_s <= metered.wall_s * host.usable_cpus
     for binding in (rank.binding for rank in record.ranks):
         assert parse_cpus(binding.cpus) <= os.sched_getaffinity(0)
-        # What can be done depends on the machine; tests/record/test_binding.py has machines of every kind.
+        # What can be done depends on the machine; tests/observe/test_binding.py has machines of every kind.
         assert binding.note.startswith(("bound to CPUs", "not bound: "))
 
 

@@ -11,16 +11,17 @@ import pytest
 from conftest import TINY
 from multicard.core.errors import UserError
 from multicard.core.layout import rank_file
-from multicard.core.reasons import describe_reason
+from multicard.core.reasons import Reason, describe_reason
 from multicard.launch import job as job_module
 from multicard.launch import node_ranks, several_nodes
 from multicard.launch.job import run_job
 from multicard.launch.profiler_choice import ProfilerChoice, choose_profiler
 from multicard.launch.supervise import Ended
 from multicard.launch.variables import LOOPBACK
+from multicard.observe import OBSERVE
+from multicard.programs.provenance import write_provenance
+from multicard.programs.vision.parameters import VisionParameters
 from multicard.runs.record import ProfilerUse, RunRecord
-from multicard.workloads.provenance import write_provenance
-from multicard.workloads.vision.parameters import VisionParameters
 from prepared_sets import make_image_provenance
 
 
@@ -32,7 +33,8 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., RunRec
         def run(command: list[str], environment: dict[str, str], log: Path, *_: Any, **_options: Any) -> Ended:
             run_played.started.append((command, environment))
             log.touch()
-            scratch = Path(command[command.index("--job") + 1]).parent
+            job = environment[OBSERVE] if OBSERVE in environment else command[command.index("--job") + 1]
+            scratch = Path(job).parent
             for rank, own in enumerate(facts):
                 record = {"rank": rank, "outcome": "completed", "reason": None} | own
                 (scratch / rank_file("rank.json", rank)).write_text(json.dumps(record))
@@ -110,16 +112,16 @@ def test_in_a_job_of_slurm_ranks_write_to_a_folder_of_the_node(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "own"))
     monkeypatch.setenv("SLURM_JOB_ID", "1")
     assert job({}).outcome == "completed"
-    [(command, _)] = job.started
-    assert str(tmp_path / "own") in command[-1]
+    [(_, environment)] = job.started
+    assert str(tmp_path / "own") in environment[OBSERVE]
     assert not list((tmp_path / "own").glob("multicard-*")) and not list((tmp_path / "run").glob(".scratch-*"))
 
 
 def test_what_this_machine_cannot_run_fails_with_the_reason(
     job: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    work = type(job_module.WORKLOADS["vision"])
-    monkeypatch.setattr(work, "refusal", lambda *_: "no C compiler")
+    reason = Reason("cannot_run", node="here", message="no C compiler")
+    monkeypatch.setattr(job_module.start, "refusal", lambda *_: reason)
     record = job()
     assert (record.outcome, record.reason.code, job.started) == ("failed", "cannot_run", [])
     assert "no C compiler" in describe_reason(record.reason)

@@ -21,12 +21,12 @@ from multicard.launch.judge import (
     text_of,
 )
 from multicard.launch.supervise import Ended
+from multicard.launch.training_checks import judge_training
 from multicard.profilers import PROFILERS
+from multicard.programs.script.parameters import ScriptParameters
 from multicard.runs.rank_report import RankReport
 from multicard.runs.record import GpuIdentity, Observed
 from multicard.runs.verdict import Verdict
-from multicard.workloads.script.outcome import judge_script
-from multicard.workloads.script.parameters import ScriptParameters
 
 # As gloo, NCCL and the store of a process group say that another rank has gone.
 LOST = [
@@ -295,8 +295,10 @@ def script(
         write_json(folder / f"process.json.{number}", facts)
     for rank, count in enumerate(made):
         (folder / f"made.rank{rank}").write_bytes(struct.pack("q", count))
-    make_job_file(folder, profiled_steps=profiled).write()
-    return ScriptParameters(**({"command": ["train.py"], "device": "cpu", "devices": 2} | changes))
+    p = ScriptParameters(**({"command": ["train.py"], "device": "cpu", "devices": 2} | changes))
+    windows = {"warmup_steps": p.warmup_steps, "measured_steps": p.steps, "profiled_steps": profiled}
+    make_job_file(folder, **windows).write()
+    return p
 
 
 @pytest.mark.parametrize(
@@ -311,7 +313,7 @@ def test_only_ranks_of_which_none_exchanged_anything_trained_apart(
         for rank, entry in enumerate(exchanged)
     ]
     p = script(tmp_path, *range(len(ranks)), devices=len(ranks))
-    found, reason = judge_script(p, "completed", None, ranks, tmp_path)
+    found, reason = judge_training(p, Verdict("completed", None), ranks, tmp_path)
     assert found == outcome
     if outcome == "failed":
         assert reason == Reason("trained_apart", ranks=2)
@@ -337,7 +339,7 @@ def test_ranks_that_are_hidden_are_named_before_what_they_bring_about(
     p = script(tmp_path, *trained, devices=devices)
     outcome = "timed_out" if ended == "timed_out" else "failed"
     reason = Reason(ended, exit_code=0) if ended == "exited" else Reason(ended)
-    found = judge_script(p, outcome, reason, [COMPLETED[rank] for rank in completed], tmp_path)
+    found = judge_training(p, Verdict(outcome, reason), [COMPLETED[rank] for rank in completed], tmp_path)
     assert found == ("timed_out" if expected.code == "timed_out" else "failed", expected)
 
 
@@ -354,7 +356,7 @@ def test_a_script_that_reaches_its_time_limit_is_told_how_far_it_came(
     made: tuple[int, ...], said: str, tmp_path: Path
 ) -> None:
     p = script(tmp_path, *range(len(made)), made=made)
-    outcome, reason = judge_script(p, "timed_out", Reason("timed_out", time_limit_s=3600), [], tmp_path)
+    outcome, reason = judge_training(p, Verdict("timed_out", Reason("timed_out", time_limit_s=3600)), [], tmp_path)
     assert outcome == "timed_out"
     assert describe_reason(reason) == f"exceeded its time limit of 60 min{said}"
 
@@ -362,13 +364,13 @@ def test_a_script_that_reaches_its_time_limit_is_told_how_far_it_came(
 def test_a_script_without_an_optimizer_that_reaches_its_time_limit_is_told_so(tmp_path: Path) -> None:
     facts = {"python": "3.12.0", "torch": "2.11.0", "rank": None, "steps": False, "program": "train.py", "error": None}
     write_json(tmp_path / "process.json.1", facts)
-    outcome, reason = judge_script(script(tmp_path), "timed_out", Reason("timed_out"), [], tmp_path)
+    outcome, reason = judge_training(script(tmp_path), Verdict("timed_out", Reason("timed_out")), [], tmp_path)
     assert (outcome, reason.code) == ("timed_out", "no_steps")
 
 
 def test_ranks_that_were_ended_because_one_exited_are_not_told_to_agree(tmp_path: Path) -> None:
     p = script(tmp_path, 0, 1, made=(17, 16))
-    _, reason = judge_script(p, "failed", Reason("exited", exit_code=3), [], tmp_path)
+    _, reason = judge_training(p, Verdict("failed", Reason("exited", exit_code=3)), [], tmp_path)
     assert describe_reason(reason) == "exit code 3: steps made: rank 0 17, rank 1 16"
 
 
@@ -376,16 +378,20 @@ def test_one_process_that_uses_fewer_gpus_than_it_has_is_told_so(tmp_path: Path)
     on_gpus = {"device": "cuda", "devices": 4, "launcher": "python"}
     found = Reason("wrong_gpus", devices=4, gpus=3)
     p = script(tmp_path, 0, **on_gpus)
-    assert judge_script(p, "failed", found, COMPLETED[:1], tmp_path)[1] == Reason("unused_gpus", devices=4, gpus=3)
-    assert judge_script(p, "completed", None, COMPLETED[:1], tmp_path) == ("completed", None)
+    assert judge_training(p, Verdict("failed", found), COMPLETED[:1], tmp_path)[1] == Reason(
+        "unused_gpus", devices=4, gpus=3
+    )
+    assert judge_training(p, Verdict("completed", None), COMPLETED[:1], tmp_path) == ("completed", None)
     p = script(tmp_path, 0, 1, **on_gpus)  # by mp.spawn
-    assert judge_script(p, "failed", found, COMPLETED[:1], tmp_path)[1] == Reason("hidden_ranks", ranks=2, devices=1)
+    assert judge_training(p, Verdict("failed", found), COMPLETED[:1], tmp_path)[1] == Reason(
+        "hidden_ranks", ranks=2, devices=1
+    )
 
 
 @pytest.mark.parametrize(("devices", "hinted"), [(1, True), (2, False)])
 def test_a_script_that_expects_a_launcher_is_told_how_to_get_one(devices: int, hinted: bool, tmp_path: Path) -> None:
     reason = Reason("error", rank=0, message="KeyError: 'WORLD_SIZE'")
-    outcome, found = judge_script(script(tmp_path, devices=devices), "failed", reason, [], tmp_path)
+    outcome, found = judge_training(script(tmp_path, devices=devices), Verdict("failed", reason), [], tmp_path)
     assert outcome == "failed" and ("state launcher: torchrun" in found.message) is hinted
 
 

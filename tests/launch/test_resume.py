@@ -13,10 +13,10 @@ import torch
 
 from conftest import ROOT, TINY
 from forked_ranks import forked_ranks
-from multicard.experiment.read_run import read_run
+from multicard.config.read_run import read_run
 from multicard.launch.job import run_job
-from multicard.record.profiled_window import LEAST_SETTLING
-from multicard.workloads.vision.parameters import VisionParameters
+from multicard.observe.record.profiled_window import LEAST_SETTLING
+from multicard.programs.vision.parameters import VisionParameters
 from waiting_ranks import waiting_at
 
 pytestmark = pytest.mark.slow

@@ -14,17 +14,17 @@ import pandas as pd
 import pytest
 
 from conftest import ROOT
-from multicard.analysis.runs.measures import measure_run
+from multicard.config.read_run import read_run
 from multicard.core.reasons import describe_reason
-from multicard.experiment.read_run import read_run
-from multicard.experiment.workload import WORKLOADS
 from multicard.launch import node_ranks, supervise
 from multicard.launch.job import run_job
-from multicard.record.observe import OBSERVE
+from multicard.observe import OBSERVE
+from multicard.programs.script.parameters import ScriptParameters
+from multicard.results.measure import measure_run
+from multicard.results.utilization import operations_of_step
 from multicard.runs.record import OperationCount, RunRecord
 from multicard.trace.export import export_run
 from multicard.trace.extract import extract_run
-from multicard.workloads.script.parameters import ScriptParameters
 from observed_scripts import Server
 
 pytestmark = pytest.mark.slow
@@ -147,7 +147,7 @@ def test_of_a_script_its_version_and_its_operations_are_recorded(tmp_path: Path)
     expected = 2 * (2 * 4 * 16 * 4)
     [rank] = record.ranks
     assert rank.operations == OperationCount(model=expected, hardware=expected, precision="fp32")
-    assert WORKLOADS["script"].operations(record, None).model == expected
+    assert operations_of_step(record, None).model == expected
 
 
 @pytest.mark.parametrize(

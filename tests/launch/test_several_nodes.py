@@ -14,7 +14,7 @@ from multicard.launch import several_nodes
 from multicard.launch.ending import deferred_signals, end_process
 from multicard.launch.several_nodes import OtherTasks, Patience, run_on_nodes, states_of_tasks
 from multicard.launch.supervise import Ended
-from multicard.workloads.vision.parameters import VisionParameters
+from multicard.programs.vision.parameters import VisionParameters
 
 AWAY = "srun: error: Unable to create step for job 21: Unable to contact slurm controller (connect failure)\n"
 

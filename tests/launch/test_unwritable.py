@@ -18,7 +18,7 @@ from multicard.launch.job import refuse_job, run_job
 from multicard.launch.judge import profiler_failure
 from multicard.launch.supervise import Ended
 from multicard.profilers import PROFILERS
-from multicard.workloads.script.parameters import ScriptParameters
+from multicard.programs.script.parameters import ScriptParameters
 
 NO_SPACE = os.strerror(errno.ENOSPC)
 

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -13,19 +14,23 @@ import pytest
 import snakemake.shell
 from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
-from multicard.core.rendezvous import Rendezvous
-from multicard.launch.node_ranks import NOT_FOR_SRUN, srun_command, training_command
+from multicard.core.rendezvous import Rendezvous, torchrun_options
+from multicard.launch import start
+from multicard.launch.node_ranks import NOT_FOR_SRUN, srun_command
 from multicard.launch.variables import LOOPBACK, job_environment, secrets_in, settings, variables_of_ranks
-from multicard.workloads.script.launchers import LAUNCHERS
-from multicard.workloads.script.parameters import ScriptParameters
-from multicard.workloads.vision.parameters import VisionParameters
+from multicard.launchers import LAUNCHERS
+from multicard.programs.script.parameters import ScriptParameters
+from multicard.programs.vision.parameters import VisionParameters
 
 
 def test_torchrun_has_ranks_of_one_machine_meet_inside_it_and_those_of_several_at_the_first() -> None:
-    command = training_command("a.b", ["--job", "x"], 4)
+    p = VisionParameters(device="cpu", devices=4, strategy="ddp")
+    command = start.start_command(p, start.rank_command(p))
     assert {"--nproc-per-node=4", "--nnodes=1", "--rdzv-endpoint=127.0.0.1:0"} <= set(command)
-    assert command[-4:] == ["-m", "a.b", "--job", "x"]
-    command = training_command("a.b", [], 4, Rendezvous(1, 2, "10.0.0.1", 4321))
+    program = ["-m", "--", "multicard.programs.vision.train", "--device=cpu", "--devices=4", "--strategy=ddp"]
+    assert command[-6:] == program
+    p = VisionParameters(device="cpu", devices=8, nodes=2, strategy="ddp")
+    command = start.start_command(p, start.rank_command(p), Rendezvous(1, 2, "10.0.0.1", 4321))
     expected = {"--nnodes=2", "--node-rank=1", "--master-addr=10.0.0.1", "--master-port=4321"}
     assert expected | {"--nproc-per-node=4"} <= set(command)
 
@@ -143,6 +148,7 @@ def test_variables_that_may_change_results_are_recorded_and_places_are_not() -> 
 
 
 ONE_NODE = VisionParameters(device="cpu", threads=2)
+COMMAND = start.rank_command(ONE_NODE)
 
 
 def test_a_rank_has_the_threads_of_its_run_and_not_those_of_the_whole_job(
@@ -154,16 +160,16 @@ def test_a_rank_has_the_threads_of_its_run_and_not_those_of_the_whole_job(
     assert len(set_by_snakemake) == 6
     for name in set_by_snakemake:
         monkeypatch.setenv(name, "8")
-    environment = variables_of_ranks(ONE_NODE, "none", tmp_path)
+    environment = variables_of_ranks(ONE_NODE, COMMAND, "none", tmp_path)
     assert {environment[name] for name in set_by_snakemake} == {"2"}
 
 
 def test_temporary_files_of_a_job_are_its_own_and_the_compilers_cache_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
-    found = variables_of_ranks(ONE_NODE, "nsys", Path("/own"))
+    found = variables_of_ranks(ONE_NODE, COMMAND, "nsys", Path("/own"))
     assert (found["TMPDIR"], found["TORCHINDUCTOR_CACHE_DIR"]) == ("/own", default_cache_dir())
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/cache")
-    assert variables_of_ranks(ONE_NODE, "nsys", Path("/own"))["TORCHINDUCTOR_CACHE_DIR"] == "/cache"
+    assert variables_of_ranks(ONE_NODE, COMMAND, "nsys", Path("/own"))["TORCHINDUCTOR_CACHE_DIR"] == "/cache"
 
 
 def test_a_user_that_the_system_does_not_know_gets_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,9 +177,9 @@ def test_a_user_that_the_system_does_not_know_gets_a_name(tmp_path: Path, monkey
     monkeypatch.setattr(getpass, "getuser", Mock(side_effect=KeyError("getpwuid(): uid not found: 12345")))
     for name in ("USER", "LOGNAME"):
         monkeypatch.delenv(name, raising=False)
-    assert variables_of_ranks(ONE_NODE, "none", tmp_path)["USER"] == f"uid-{os.getuid()}"
+    assert variables_of_ranks(ONE_NODE, COMMAND, "none", tmp_path)["USER"] == f"uid-{os.getuid()}"
     monkeypatch.setenv("USER", "ada")
-    assert variables_of_ranks(ONE_NODE, "none", tmp_path)["USER"] == "ada"
+    assert variables_of_ranks(ONE_NODE, COMMAND, "none", tmp_path)["USER"] == "ada"
 
 
 JOB = """
@@ -202,7 +208,9 @@ dist.destroy_process_group()
 def test_the_ranks_of_one_machine_listen_and_connect_on_its_loopback_address_alone(tmp_path: Path) -> None:
     """The ranks only: the stores of torchrun itself listen on all addresses, which PyTorch has no option for."""
     (tmp_path / "job_that_listens.py").write_text(JOB)
-    command = training_command("job_that_listens", [str(tmp_path / "found.json")], 2)
+    options = torchrun_options(2)
+    listener = ["-m", "job_that_listens", str(tmp_path / "found.json")]
+    command = [sys.executable, "-m", "torch.distributed.run", *options, *listener]
     environment = job_environment() | {"PYTHONPATH": str(tmp_path), "GLOO_SOCKET_IFNAME": LOOPBACK}
     subprocess.run(command, env=environment, cwd=tmp_path, check=True, timeout=600, capture_output=True)
     for rank in json.loads((tmp_path / "found.json").read_text()):

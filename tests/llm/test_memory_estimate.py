@@ -13,11 +13,11 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from factories import make_run
 from forked_ranks import start_ranks
-from multicard.experiment.models import ARCHITECTURES, Architecture
+from multicard.programs.llm.measures import LLM_MEASURES
+from multicard.programs.llm.memory_estimate import estimate_memory
+from multicard.programs.llm.parameters import LlmParameters
+from multicard.programs.models import ARCHITECTURES, Architecture
 from multicard.runs.measures import Measures
-from multicard.workloads.llm.measures import measure
-from multicard.workloads.llm.memory_estimate import estimate_memory
-from multicard.workloads.llm.parameters import LlmParameters
 from simulated_gpu import Allocations, peak_bytes
 from tuning_jobs import TECHNIQUES, held_by_rank, make_recipe
 
@@ -142,7 +142,7 @@ def test_a_gpu_needs_two_workspaces_more(capability: str | None, kib: int) -> No
     steps = pd.DataFrame(
         {"window": ["measured"], "step": [1], "loss": [1.0], "samples": [1], "tokens": [1], "padded_tokens": [1]}
     )
-    assert measure(record, Measures(elapsed_s=1.0), steps, None)["estimated_memory_bytes"] == on_gpu.total
+    assert LLM_MEASURES.compute(record, Measures(elapsed_s=1.0), steps, None)["estimated_memory_bytes"] == on_gpu.total
 
 
 def test_recipes_that_do_not_compile_need_as_much_when_asked_to() -> None:

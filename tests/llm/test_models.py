@@ -13,10 +13,10 @@ from safetensors.torch import save_file
 
 from conftest import refused
 from multicard.core.errors import UserError
-from multicard.experiment.models import ARCHITECTURES, Architecture, Model
-from multicard.workloads.llm.prepare_model import prepare_model
-from multicard.workloads.llm.tiny import tensor_shapes
-from multicard.workloads.provenance import ModelProvenance, read_unchanged
+from multicard.programs.llm.prepare_model import prepare_model
+from multicard.programs.llm.tiny import tensor_shapes
+from multicard.programs.models import ARCHITECTURES, Architecture, Model
+from multicard.programs.provenance import ModelProvenance, read_unchanged
 
 # As the users' checkpoints are shaped, and quickly written.
 SMALL = Architecture(vocabulary=512, layers=2, heads=2, kv_heads=1, embedding=8, feed_forward=16, max_sequence=64)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from multicard.core.errors import UserError
-from multicard.workloads.llm import components
+from multicard.programs.llm import components
 
 pytestmark = pytest.mark.slow
 

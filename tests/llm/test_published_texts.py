@@ -18,7 +18,7 @@ from huggingface_hub import HfApi
 from text_sets import GOOD, RESOURCES, SAMPLES, line, made, prepared, refusal, rows, write
 
 from conftest import ROOT
-from multicard.experiment.datasets import PUBLISHED
+from multicard.programs.datasets import PUBLISHED
 
 pytestmark = pytest.mark.slow
 

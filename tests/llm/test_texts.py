@@ -10,14 +10,14 @@ import pytest
 from text_sets import FLAT, GOOD, HELLO, RESOURCES, SAMPLES, WAVE, line, made, prepared, refusal, rows, write
 
 from conftest import ROOT
-from multicard.archive.matrix import Matrix
+from multicard.config.load import read_experiment
+from multicard.config.plan import Plan
 from multicard.core.errors import UserError
 from multicard.core.files import sha256
-from multicard.experiment.datasets import SHIPPED, ShippedText
-from multicard.experiment.load import read_experiment
-from multicard.workloads.llm.prepare_texts import prepare_texts
-from multicard.workloads.llm.workload import Llm
-from multicard.workloads.provenance import PreparedFile, TextProvenance, read_unchanged
+from multicard.programs.datasets import SHIPPED, ShippedText
+from multicard.programs.llm.estimate import sample_count
+from multicard.programs.llm.prepare_texts import prepare_texts
+from multicard.programs.provenance import PreparedFile, TextProvenance, read_unchanged
 
 
 def of_file(path: Path, kind: str = "completion") -> dict[str, str]:
@@ -42,12 +42,12 @@ def test_how_many_samples_a_shipped_set_has_is_known_before_it_is_prepared() -> 
     count = {name: len(rows(RESOURCES / "text" / f"{name}.jsonl")) for name in SHIPPED}
     for limit in (None, 7, 10_000):
         sets = {name: ShippedText(source="shipped-text", texts=name, limit=limit) for name in SHIPPED}
-        known = {name: Llm().sample_count(each) for name, each in sets.items()}
+        known = {name: sample_count(each) for name, each in sets.items()}
         assert known == {name: min(each, limit or each) for name, each in count.items()}
 
 
 def test_nothing_of_the_default_experiment_is_prepared_to_know_what_can_run() -> None:
-    assert Matrix.plan(read_experiment(ROOT / "config/config.yaml")).undecided_data() == []
+    assert Plan.make(read_experiment(ROOT / "config/config.yaml")).undecided_data() == []
 
 
 def test_the_shipped_sets_are_made_again_byte_for_byte(tmp_path: Path) -> None:
@@ -183,7 +183,7 @@ def test_unknown_and_missing_files_are_named(tmp_path: Path) -> None:
 
 def test_a_set_that_cannot_be_written_whole_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     full = Mock(side_effect=OSError(28, "No space left on device"))
-    monkeypatch.setattr("multicard.workloads.llm.prepare_texts.json.dumps", full)
+    monkeypatch.setattr("multicard.programs.llm.prepare_texts.json.dumps", full)
     with pytest.raises(UserError, match="cannot be written: No space left"):
         made(tmp_path, source="shipped-text", texts="chats")
     assert not list(tmp_path.iterdir())

@@ -14,10 +14,10 @@ from safetensors.torch import load_file
 
 from conftest import ROOT
 from multicard.core.errors import UserError
-from multicard.experiment.models import ARCHITECTURES, Model
-from multicard.workloads.llm.prepare_model import prepare_model
-from multicard.workloads.llm.tiny import tensor_shapes
-from multicard.workloads.provenance import ModelProvenance, read_unchanged
+from multicard.programs.llm.prepare_model import prepare_model
+from multicard.programs.llm.tiny import tensor_shapes
+from multicard.programs.models import ARCHITECTURES, Model
+from multicard.programs.provenance import ModelProvenance, read_unchanged
 
 SHAPE = ARCHITECTURES["tiny"]
 SPECIAL = 16

@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 from pydantic import TypeAdapter
 
 from conftest import ROOT, refused
-from multicard.experiment.datasets import Dataset
-from multicard.workloads.llm.prepare_texts import prepare_texts
-from multicard.workloads.provenance import TextProvenance, read_unchanged
+from multicard.programs.datasets import Dataset
+from multicard.programs.llm.prepare_texts import prepare_texts
+from multicard.programs.provenance import TextProvenance, read_unchanged
 
 RESOURCES = ROOT / "resources"
 HELLO = [{"role": "user", "content": "Hello?"}, {"role": "assistant", "content": "Hello!"}]

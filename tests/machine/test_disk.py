@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from multicard.experiment.runs import Run
+from multicard.config.runs import Run
 from multicard.machine import disk
-from multicard.workloads.llm.parameters import LlmParameters
-from multicard.workloads.vision.parameters import VisionParameters
+from multicard.programs.llm.parameters import LlmParameters
+from multicard.programs.vision.parameters import VisionParameters
 
 Usage = namedtuple("Usage", "total used free")
 

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from multicard.core.system import Answer
-from multicard.experiment.machine import Machine
 from multicard.machine import Check, gpus, probe
 from multicard.machine.all_reduce import Exchange
 from multicard.machine.facts import MARK
 from multicard.machine.probe import TorchFacts, TorchGpu, facts_here
+from multicard.programs.machine import Machine
 
 GIB = 1024**3
 HUNG = "python did not end within 120 s"

@@ -11,9 +11,9 @@ from machine_record import ALPHA_S, BETA, SIZES, record
 
 from conftest import ran, refusal
 from console import multicard
-from multicard.analysis.machine.limits import MachineLimits, lines, read_machine
 from multicard.core.layout import machine_file
 from multicard.core.units import BYTES_PER_S, OPERATIONS_PER_S, with_unit
+from multicard.results.limits import MachineLimits, lines, read_machine
 
 
 @pytest.mark.slow

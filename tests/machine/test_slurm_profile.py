@@ -10,9 +10,9 @@ import pytest
 from faked_programs import GARBAGE, HANG, place, sinfo
 
 from conftest import ROOT
+from multicard.config.load import read_profile
 from multicard.core.errors import UserError
 from multicard.core.system import ask
-from multicard.experiment.load import read_profile
 from multicard.machine import Check, slurm
 
 TOOLS = ("sbatch", "sinfo", "sacct", "sacctmgr", "scontrol")

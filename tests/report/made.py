@@ -8,6 +8,7 @@ import pandas as pd
 
 from factories import make_run, write_run
 from multicard.report.results import ScenarioPlan
+from multicard.results.measure import MEASURES_OF
 from multicard.runs.parameters import as_columns
 from multicard.runs.record import RunRecord
 
@@ -88,9 +89,11 @@ def results(folder: Path) -> Path:
         table.to_csv(place / "runs.csv", index=False)
         parameters = [as_columns(record(run).parameters.model_dump()) for run in ran["run"]]
         measures = ran[["run", "outcome", "reason", "iteration_time_s"]].reset_index(drop=True)
-        measures.join(pd.DataFrame(parameters, columns=list(parameters[0]) if parameters else ["workload"])).to_csv(
-            place / "measures.csv", index=False
-        )
+        measures = measures.join(pd.DataFrame(parameters, columns=list(parameters[0]) if parameters else ["workload"]))
+        others = [
+            name for workload in set(measures["workload"]) for name in MEASURES_OF[workload] if name not in measures
+        ]
+        measures.assign(**dict.fromkeys(others)).to_csv(place / "measures.csv", index=False)
         for _, row in ran.iterrows():
             write_run(folder / "runs", record(row["run"], row["outcome"], row["reason"]))
     _figure(folder, "processes", "iteration_time", lines(), svg=True)

@@ -12,7 +12,7 @@ from made import HARDWARE, HOSTILE, PLANS, RUNS, bars, judged, lines, record, re
 from conftest import refusal
 from factories import Row, vision_runs, write_results
 from machine.machine_record import record as machine_record
-from multicard.analysis.choice.recommend import advise
+from multicard.answers.choice.recommend import advise
 from multicard.core.files import write_json
 from multicard.figures.draw import draw, save
 from multicard.figures.search import draw_search

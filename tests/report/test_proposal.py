@@ -14,7 +14,7 @@ import pytest
 
 from conftest import ran, refusal
 from factories import GPU, STEADY, Row, repeats_of, vision_runs, write_results
-from multicard.analysis.choice.applied import Request
+from multicard.answers.choice.applied import Request
 from multicard.api.results import read_results
 from multicard.cli import main
 from multicard.core.text import without_escapes

@@ -15,8 +15,8 @@ from unittest.mock import patch
 import pytest
 
 from multicard.launch.job import run_job
-from multicard.workloads.script.launchers import LAUNCHERS
-from multicard.workloads.script.parameters import ScriptParameters
+from multicard.launchers import LAUNCHERS
+from multicard.programs.script.parameters import ScriptParameters
 from observed_scripts import has_memory_and_phases
 
 ROOT = Path(__file__).parents[2]
@@ -181,8 +181,8 @@ def nanogpt(scripts: Path, place: Path, **options: Any) -> tuple[str, list[str]]
 
 def torchtune(place: Path, recipe: str, *options: str) -> tuple[str, ...]:
     """The command that tunes `tiny` by a recipe of torchtune's own command."""
-    from multicard.experiment.models import Model
-    from multicard.workloads.llm.prepare_model import prepare_model  # imports torch
+    from multicard.programs.llm.prepare_model import prepare_model  # imports torch
+    from multicard.programs.models import Model
 
     (place / "model").mkdir()
     prepare_model("tiny", Model(architecture="tiny"), place / "model", ROOT / "resources")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from conftest import ROOT
-from multicard.record.binding import bound
+from multicard.observe.record.binding import bound
 from observed_scripts import has_memory_and_phases
 from script.equipment import CASES, DEEPSPEED, ON_GPUS, Script, every_step_is_seen, losses, torchtune
 

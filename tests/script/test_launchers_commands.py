@@ -13,15 +13,29 @@ import pytest
 from conftest import ran, refusal
 from machine.faked_programs import put
 from multicard.cli import main
+from multicard.core.reasons import Reason
 from multicard.core.rendezvous import Rendezvous
 from multicard.core.system import ask
-from multicard.record.observe import PACKAGE, observer_variables
-from multicard.workloads.script import start
-from multicard.workloads.script.launchers import LAUNCHERS
-from multicard.workloads.script.parameters import ScriptParameters
+from multicard.launch import start
+from multicard.launchers import LAUNCHERS
+from multicard.observe import PACKAGE, observer_variables
+from multicard.programs.script import program as script_program
+from multicard.programs.script.parameters import ScriptParameters
 
 SCRIPT = ["train.py", "--lr", "0.1"]
 SECOND = Rendezvous(1, 2, "10.0.0.1", 4321)
+
+
+def refused(p: ScriptParameters) -> Reason | None:
+    return start.refusal(p, start.rank_command(p))
+
+
+def environment_of(p: ScriptParameters) -> dict[str, str]:
+    return start.environment(p, start.rank_command(p))
+
+
+def secret_in(p: ScriptParameters) -> str | None:
+    return script_program.SCRIPT.checks.config_error(p, {})
 
 
 def parameters(**changes: Any) -> ScriptParameters:
@@ -152,7 +166,7 @@ def test_a_run_sees_as_many_gpus_as_it_has_devices(
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if selected is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", selected)
-    assert start.environment(parameters(**changes), tmp_path)["CUDA_VISIBLE_DEVICES"] == seen
+    assert environment_of(parameters(**changes))["CUDA_VISIBLE_DEVICES"] == seen
 
 
 def test_ranks_of_launchers_that_do_not_know_pytorch_are_told_where_to_meet() -> None:
@@ -186,7 +200,7 @@ def test_the_observer_is_a_copy_that_needs_nothing_of_the_folder_it_came_from(tm
     folder = Path(observer_variables(tmp_path)["PYTHONPATH"].split(os.pathsep)[0])
     assert not [path for path in folder.rglob("*") if path.is_symlink()]
     code = (
-        "import sys, multicard.marks, multicard.record.observe.recording, multicard.profilers.nsys\n"
+        "import sys, multicard.marks, multicard.observe.recording, multicard.profilers.nsys\n"
         "print(*(m.__file__ for name, m in sys.modules.items() if name.partition('.')[0] == 'multicard'), sep='\\n')"
     )
     # As in a container: no package of multicard's own but this one.
@@ -198,20 +212,20 @@ def test_the_observer_is_a_copy_that_needs_nothing_of_the_folder_it_came_from(tm
 
 def test_a_secret_in_the_command_or_by_the_name_of_a_variable_is_refused_and_a_path_is_none() -> None:
     for name in ("HF_TOKEN", "WANDB_API_KEY", "AWS_SECRET_ACCESS_KEY", "MY_PASSWORD"):
-        [line] = (start.secret_stated(parameters(environment=["HF_HOME", name])) or "").splitlines()
+        [line] = (secret_in(parameters(environment=["HF_HOME", name])) or "").splitlines()
         assert line.startswith(f"environment: {name} looks like a secret")
-    assert start.secret_stated(parameters(environment=["HF_HOME", "WANDB_MODE", "TOKENIZERS_PARALLELISM"])) is None
+    assert secret_in(parameters(environment=["HF_HOME", "WANDB_MODE", "TOKENIZERS_PARALLELISM"])) is None
     for login in (
         "hf_0123456789abcdef", "https://ghp_0123456789abcdef@github.com/a/b",
         "https://ghp_0123456789abcdef:x-oauth-basic@host", "https://ada:ghp_0123456789abcdef@host",
     ):  # fmt: skip
         given = parameters(command=["train.py", "--login", "{login}"], args={"login": login})
-        assert (start.secret_stated(given) or "").startswith("command: it holds what looks like a secret"), login
+        assert (secret_in(given) or "").startswith("command: it holds what looks like a secret"), login
     for path in (
         "data/sk-learn-1.2.3/x", "/bin:/sk-learn-1.2.3", "file:///sk-learn-1.2.3", "s3://sk-learn-1.2.3/x@1",
         "https://sk-learn-1.2.3:80/a@b", "hf_trainer.py", "hf_llama3_8b.py",
     ):  # fmt: skip
-        assert start.secret_stated(parameters(command=["train.py", path])) is None, path
+        assert secret_in(parameters(command=["train.py", path])) is None, path
 
 
 @pytest.fixture
@@ -223,7 +237,7 @@ def answering(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Callable[[str],
         put(tmp_path, "python", line)
         if "sleep" in line:
             monkeypatch.setattr(start, "ask", lambda command, _limit_s: ask(command, 0.2))
-        found = start.refusal(parameters(command=["-m", "train"], python=str(path)))
+        found = refused(parameters(command=["-m", "train"], python=str(path)))
         return found and str(found.message).replace(str(path), "PYTHON")
 
     return problem
@@ -262,7 +276,7 @@ def test_a_script_that_python_cannot_compile_is_refused_before_a_job_starts(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("train.py").write_bytes(program)
-    found = start.refusal(parameters(command=["train.py"], folder=str(tmp_path), python=sys.executable))
+    found = refused(parameters(command=["train.py"], folder=str(tmp_path), python=sys.executable))
     assert (found and str(found.message)) is None if fault is None else fault in str(found.message)
     if fault:
         line = refusal(lambda: main(["scale", "--device", "cpu", "--devices", "1", "--", "train.py"]), SystemExit)
@@ -276,7 +290,7 @@ def test_what_a_sitecustomize_prints_is_no_fault_of_a_script(tmp_path: Path) -> 
         "python",
         f'echo hello; case "$*" in *find_spec*) echo 3.11; echo 2.5.0;; *) exec {sys.executable} "$@";; esac',
     )
-    found = start.refusal(parameters(command=["train.py"], folder=str(tmp_path), python=str(tmp_path / "python")))
+    found = refused(parameters(command=["train.py"], folder=str(tmp_path), python=str(tmp_path / "python")))
     assert found is None
 
 

@@ -1,14 +1,15 @@
 """Of several checks that object to a script's job, the one that names the cause decides."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from multicard.core.reasons import Reason
+from multicard.launch.training_checks import CHECKS, ObservedProcess, TrainingFacts, first_verdict
+from multicard.programs.script.parameters import ScriptParameters
 from multicard.runs.rank_report import RankReport
 from multicard.runs.record import Observed
-from multicard.workloads.script.outcome import CHECKS, ObservedProcess, ScriptFacts, first_verdict
-from multicard.workloads.script.parameters import ScriptParameters
 
 COMPLETED = RankReport(rank=0, outcome="completed")
 APART = COMPLETED.model_copy(update={"observed": Observed(exchanged=False)})
@@ -29,10 +30,10 @@ def judged(
     *processes: ObservedProcess,
     is_complete: bool = True,
     **changes: Any,
-) -> ScriptFacts:
+) -> TrainingFacts:
     p = ScriptParameters(**({"command": ["train.py"], "device": "cpu", "devices": 2} | changes))
     trained = sum(process.has_stepped for process in processes)
-    return ScriptFacts(p, outcome, reason, ranks, processes, trained, is_complete)
+    return TrainingFacts(p, Path(), outcome, reason, ranks, processes, trained, is_complete)
 
 
 ONE_PROCESS = {"device": "cuda", "launcher": "python"}
@@ -79,7 +80,7 @@ CASES = {
 
 
 @pytest.mark.parametrize(("facts", "codes"), CASES.values(), ids=CASES)
-def test_the_first_check_that_objects_decides(facts: ScriptFacts, codes: list[str]) -> None:
+def test_the_first_check_that_objects_decides(facts: TrainingFacts, codes: list[str]) -> None:
     verdicts = [verdict for check in CHECKS if (verdict := check(facts)) is not None]
     assert [reason.code for _, reason in verdicts] == codes
     assert first_verdict(facts) == (verdicts[0] if verdicts else (facts.outcome, facts.reason))

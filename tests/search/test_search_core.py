@@ -59,14 +59,26 @@ def test_the_best_is_found_with_a_part_of_the_configurations(searched: tuple[Sea
     search, asked = searched
     assert search.best == BEST == max(SPACE.configurations.values(), key=truth)
     assert len({configuration for configuration, _ in asked}) < len(search.configurations) == 48
-    assert "expects no improvement" in search.stopped_trying
+    assert "were no better than the best" in search.stopped_trying
     # What was told decides what is asked, so that a search that was ended can be taken up.
     assert finish(Search(SPACE, maximize=True, repeats=3), slight) == asked
 
 
+def test_it_stops_after_as_many_in_vain_as_the_best_has_neighbours_and_after_all_of_these(
+    searched: tuple[Search, list[tuple[str, int]]],
+) -> None:
+    search, asked = searched
+    # The other values of batch, workers, layout and fused.
+    assert search.patience == 3 + 2 + 1 + 1 == len(search.space.neighbours(BEST))
+    tried = [configuration for configuration, repeat in asked if repeat == 1]
+    in_vain = len(tried) - 1 - tried.index(BEST)
+    assert in_vain >= search.patience and f"the last {in_vain} were no better" in search.stopped_trying
+    assert set(search.space.neighbours(BEST)) <= set(tried)
+
+
 def test_the_screening_has_every_value_of_every_parameter() -> None:
     seen = [configuration.split() for configuration in Search(SPACE, maximize=True).screening]
-    assert len(seen) == 1 + 3 + 2 + 1 + 1
+    assert len(seen) == 6
     assert [set(column) for column in zip(*seen, strict=True)] == [set(map(str, own)) for own in VALUES.values()]
 
 

@@ -2,8 +2,11 @@
 
 import copy
 import re
+from dataclasses import replace
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pandas as pd
 import pytest
@@ -11,9 +14,10 @@ import yaml
 
 from conftest import TINY, refusal
 from multicard.cli import main, tune
-from multicard.experiment.load import check
-from multicard.experiment.runs import expand_scenario
-from multicard.experiment.workload import WORKLOADS, Resources
+from multicard.config.load import check
+from multicard.config.runs import expand_scenario
+from multicard.programs import PROGRAMS
+from multicard.programs.program import Resources
 from multicard.search.scenario import RunResult, ScenarioSpace
 
 CONFIG: dict[str, Any] = {
@@ -61,7 +65,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr("multicard.cli._pipeline.run_pipeline", make)
     monkeypatch.setattr(ScenarioSpace, "result", result)
     monkeypatch.setattr("multicard.cli.run.check_start", lambda *_: None)
-    monkeypatch.setattr("multicard.experiment.machine.usable_cpus", lambda: 8)
+    monkeypatch.setattr("multicard.programs.machine.usable_cpus", lambda: 8)
     monkeypatch.made = made
     return tmp_path
 
@@ -151,9 +155,15 @@ def test_a_scenario_that_cannot_be_searched_is_refused_before_anything_runs(
     assert monkeypatch.made == []
 
 
-def test_without_its_packages_it_names_the_extra(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tune.importlib.util, "find_spec", lambda name: None if name == "sklearn" else name)
-    assert refused("config.yaml", "--budget", "1h").endswith('needs sklearn: pip install "multicard[search]"')
+def test_without_optuna_or_with_another_major_version_it_names_the_extra(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tune.importlib.metadata, "version", Mock(return_value="4.9.0"))
+    assert refused("config.yaml", "--budget", "1h").endswith(
+        'found optuna 4.9.0, expected optuna 5.x: pip install "multicard[search]"'
+    )
+    monkeypatch.setattr(tune.importlib.metadata, "version", Mock(side_effect=PackageNotFoundError))
+    assert refused("config.yaml", "--budget", "1h").endswith('needs optuna: pip install "multicard[search]"')
 
 
 def space(config: dict[str, Any]) -> ScenarioSpace:
@@ -164,8 +174,8 @@ def test_what_cannot_run_or_does_not_fit_by_its_estimate_is_left_out(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Of vision runs there is no estimate.
-    estimate = lambda _self, p, _inputs: Resources(device_memory_bytes=p.batch_size * 1_000_000)  # noqa: E731
-    monkeypatch.setattr(type(WORKLOADS["vision"]), "resources", estimate)
+    estimate = lambda p, _inputs: Resources(device_memory_bytes=p.batch_size * 1_000_000)  # noqa: E731
+    monkeypatch.setitem(PROGRAMS, "vision", replace(PROGRAMS["vision"], resources=estimate))
     fixed = {"device": "cuda", "image_size": 224, "width_mult": 1.0, "strategy": "ddp-ds"}
     config = changed(fixed=fixed, vary={"devices": [1, 4], "batch_size": [8, 100_000]})
     config["cluster"] = {"cpus_per_node": 64, "gpus_per_node": 2, "gpu_memory_gb": 80}

@@ -29,7 +29,7 @@ GPUS, CPUS = 4, 16  # of a node
 MEMORY_CGROUPS = os.access("/sys/fs/cgroup/memory/cgroup.procs", os.W_OK)
 NULL_DEVICE = os.makedev(1, 3)
 START_LIMIT_S = 300.0
-OTHERS_LIMIT_S, END_LIMIT_S = 3600.0, 30.0
+OTHERS_LIMIT_S, END_LIMIT_S, AWAY_LIMIT_S = 3600.0, 30.0, 120.0
 MUNGE_PID = Path("/run/munge/munged.pid")
 OWN_MUNGE = "own-munge"  # in the folder of the cluster: the id of the munged that it started
 
@@ -296,8 +296,16 @@ def jobs(folder: Path | None = None) -> list[str]:
 
 
 def ask(*command: str) -> str:
-    """What a command prints; nothing where it fails."""
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=300).stdout
+    """What a command prints; nothing where it fails.
+
+    It waits for a controller that is away: a test stops and starts it while others ask.
+    """
+    deadline = time.monotonic() + AWAY_LIMIT_S
+    while True:
+        asked = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+        if "Unable to contact slurm controller" not in asked.stderr or time.monotonic() > deadline:
+            return asked.stdout
+        time.sleep(0.2)
 
 
 def call(*command: str) -> None:

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from conftest import MADE, ROOT, add_digits, ran
-from multicard.experiment.read_run import read_run
+from multicard.config.read_run import read_run
 from multicard.runs.record import RunRecord
 
 # Partitions for some tests each, by the memory of their nodes (MB): small ones, and such for several runs at a time.

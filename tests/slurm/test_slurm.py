@@ -11,8 +11,8 @@ import yaml
 from slurm_projects import FOR_SCRIPTS, SMALL, asked_for, multicard, project, record, slurm_cluster, snakemake
 
 from conftest import ROOT
+from multicard.config.load import read_profile
 from multicard.core.reasons import describe_reason
-from multicard.experiment.load import read_profile
 from multicard.machine.slurm import checks as slurm_checks
 from script.equipment import SHORT as SHORT_SCRIPT
 

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import re
 import signal
 import subprocess
@@ -62,7 +63,7 @@ ONE_RUN = ENDED | {"scenarios": {"cancelled": ENDED["scenarios"]["cancelled"]}}
 # A run that has kept a checkpoint waits there until it may go on, so that it trains for as long as a test needs.
 GO = "go"
 WAITS = f"""
-if "multicard.workloads.vision.train" in sys.orig_argv:
+if "multicard.programs.vision.train" in sys.orig_argv:
     import time
     replace = os.replace
 
@@ -272,6 +273,23 @@ def test_a_pipeline_that_waits_says_for_what_and_one_that_is_told_to_end_cancels
     cluster.wait_for(lambda: not list(runs.glob("*/.scratch-*")), "the job to tidy up", LIMIT_S)
     assert not (runs / CANCELLED / "run.json").exists()
     assert planned_runs(folder) == [CANCELLED]
+
+
+def test_a_pipeline_that_is_to_end_while_the_controller_is_away_cancels_its_jobs_when_it_is_back(
+    slurm: Path, digits: Path, tmp_path: Path
+) -> None:
+    folder, said = waiting_project(tmp_path / "project", ONE_RUN, digits), tmp_path / "said"
+    with started(folder, said, "--set-resources", "launch_run:runtime=61") as pipeline:
+        cluster.wait_for(lambda: cluster.jobs(folder) != [], "the job to be submitted", LIMIT_S)
+        os.kill(int((slurm / "slurmctld.pid").read_text()), signal.SIGTERM)
+        try:
+            cluster.wait_for(lambda: not (slurm / "slurmctld.pid").exists(), "the controller to end")
+            pipeline.send_signal(signal.SIGINT)
+            cluster.wait_for(lambda: "Slurm does not answer" in said.read_text(), "the pipeline to ask", LIMIT_S)
+        finally:
+            cluster.call("slurmctld")
+        assert pipeline.wait(timeout=LIMIT_S) != 0
+    assert cluster.jobs(folder) == []
 
 
 def test_jobs_of_a_killed_pipeline_are_named_and_their_outcomes_are_kept(slurm: Path, tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ import pytest
 from slurm_projects import LIMIT_S, command, environment, project, slurm_cluster, snakemake
 
 from conftest import ROOT
+from multicard.config.read_run import read_run
 from multicard.core.reasons import describe_reason
-from multicard.experiment.read_run import read_run
 
 pytestmark = [pytest.mark.slow, pytest.mark.rare]
 

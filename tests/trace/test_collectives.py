@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from communicating import Call, note, pytorch_rank
-from multicard.analysis.bottlenecks.late_ranks import late_rank
+from multicard.answers.bottlenecks.late_ranks import late_rank
 from multicard.trace.files import open_trace
 from multicard.trace.tables import ActivityTables, activity_tables
 from synthetic import MS, OTHER, PID, ranks_in_collectives

@@ -2,19 +2,23 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from captures import Process, make_trace
 from multicard.trace import idle
 from multicard.trace.api_calls import HostActivity, host_activity
 from multicard.trace.code_loading import FIRST_LAUNCH, loading_launches
 from multicard.trace.device_times import COMMUNICATION, COMPUTE, MEMORY, MIGRATION, Device, Launches
 from multicard.trace.events import Events
+from multicard.trace.files import open_trace
 from multicard.trace.host import Host
 from multicard.trace.idle import ANY_THREAD, CAUSES, ThreadActivity
 from multicard.trace.launches import UNKNOWN
 from multicard.trace.steps import Marks
+from multicard.trace.tables import activity_tables
 from random_inputs import seeds
 
 END = 60
@@ -255,6 +259,40 @@ def test_the_function_of_each_cause_is_named() -> None:
     assert times.functions == {
         idle.ALLOCATING: "cudaMalloc", idle.LOADING_CODE: FIRST_LAUNCH, idle.LAUNCHING: "cudaLaunchKernel",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("allocate", "free"),
+    [("cudaMalloc", "cudaFree"), ("cudaMallocAsync", "cudaFreeAsync"), ("cudaHostAlloc", "cudaFreeHost")],
+)
+@pytest.mark.parametrize("file", ["t.json", "t.sqlite"])
+def test_idle_time_in_allocations_is_a_cause_of_its_own(tmp_path: Path, file: str, allocate: str, free: str) -> None:
+    # Times in milliseconds. A launching call takes 0.1, and then its kernel is queued until it starts.
+    kernels = [(0, 0.2, 4, "gemm"), (9.5, 10, 14, "gemm"), (10.2, 20, 24, "gemm"), (37, 37.1, 40, "gemm")]
+    calls = [
+        (3, 9, allocate),
+        (12, 23.5, free),
+        (24, 30, allocate),
+        (25, 27, "cuLibraryLoadData"),
+        (30.5, 36.5, free),
+        (31, 35, "cuCtxSynchronize"),
+    ]
+    path = make_trace(tmp_path / file, Process(kernels=kernels, others=calls))
+    [row] = activity_tables([open_trace(path)], ["timeline"]).rows["timeline"]
+    expected = {
+        # The host allocates at 3-9, but at 3-4 the GPU still works. In the last gap, at 24-37.1, the allocation at
+        # 24-30 loads code for 2 of its 6 ms. All 6 ms count in which memory is freed: its wait belongs to it.
+        idle.ALLOCATING: 5 + 4 + 6,
+        idle.LOADING_CODE: 2,
+        idle.BETWEEN_CALLS: 0.5 + 0.5 + 0.5,
+        idle.LAUNCHING: 0.1 + 0.1,
+        # At 9.6-10, and at 14-20: while the host frees memory, but the kernel was launched in time.
+        idle.QUEUED: 0.4 + 6,
+    }
+    assert {cause: row[f"{cause}_s"] * 1e3 for cause in CAUSES if row[f"{cause}_s"]} == pytest.approx(expected)
+    assert row["idle_s"] * 1e3 == pytest.approx(6 + 6 + 13.1)
+    # Of the gaps that are the host's, 5 + 6 ms lie in calls that allocate, and 6 ms in one that frees.
+    assert row["idle_allocating_call"] == allocate
 
 
 # Names from the CUDA Runtime and Driver API, HIP, and Level Zero references.

@@ -10,9 +10,9 @@ import pytest
 
 from changed_traces import Rows, change, change_events, rows_of
 from factories import make_run
+from multicard.config.read_run import read_run
 from multicard.core.errors import TraceError
 from multicard.core.files import described, write_json
-from multicard.experiment.read_run import read_run
 from multicard.trace.export import export_run
 from multicard.trace.extract import extract_run
 from multicard.trace.files import open_trace

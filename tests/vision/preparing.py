@@ -7,9 +7,9 @@ import numpy as np
 from pydantic import TypeAdapter
 
 from conftest import refused
-from multicard.experiment.datasets import Dataset
-from multicard.workloads.provenance import ImageProvenance, read_unchanged
-from multicard.workloads.vision.prepare import prepare
+from multicard.programs.datasets import Dataset
+from multicard.programs.provenance import ImageProvenance, read_unchanged
+from multicard.programs.vision.prepare import prepare
 
 
 def made(out: Path, name: str = "mine", **definition: Any) -> ImageProvenance:

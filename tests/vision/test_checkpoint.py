@@ -1,6 +1,5 @@
 """A run that was interrupted resumes from its checkpoint with what it had learned; test_resume.py interrupts some."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,19 +7,11 @@ import pytest
 import torch
 from torch import nn
 
-from job_files import make_job_file
-from multicard.core.job_file import JobFile
-from multicard.workloads.vision.checkpoint import load_checkpoint, save_checkpoint
-from multicard.workloads.vision.precision import gradient_scaler
+from multicard.programs.vision.checkpoint import load_checkpoint, save_checkpoint
+from multicard.programs.vision.precision import gradient_scaler
 
 OF = {"parameters": {"seed": 0}, "files": [{"name": "train_images.npy", "bytes": 1}]}
 ROW = {"epoch": 1, "train_loss": 1.0, "test_loss": 1.0, "test_accuracy": 0.5, "epoch_time_s": 1.0}
-
-
-@pytest.fixture
-def job(tmp_path: Path) -> JobFile:
-    (tmp_path / "shared").mkdir()
-    return replace(make_job_file(tmp_path), checkpoint=tmp_path / "checkpoint.pt", shared=tmp_path / "shared")
 
 
 def state(seed: int, device: str = "cpu") -> dict[str, Any]:
@@ -31,24 +22,26 @@ def state(seed: int, device: str = "cpu") -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def test_an_interrupted_run_goes_on_with_its_weights_and_its_momentum(device: str, job: JobFile) -> None:
+def test_an_interrupted_run_goes_on_with_its_weights_and_its_momentum(device: str, tmp_path: Path) -> None:
+    file = tmp_path / "checkpoint.pt"
     first, second = state(0, device), state(1, device)
-    assert load_checkpoint(job, OF, first) == []
+    assert load_checkpoint(file, OF, first) == []
     first["model"](torch.ones(1, 2, device=device)).sum().backward()
     first["optimizer"].step()
-    save_checkpoint(job, OF, first, [ROW])
+    save_checkpoint(file, OF, first, [ROW])
 
-    assert load_checkpoint(job, OF, second) == [ROW]
+    assert load_checkpoint(file, OF, second) == [ROW]
     torch.testing.assert_close(second["model"].weight, first["model"].weight, rtol=0, atol=0)
     momentum = [next(iter(each["optimizer"].state.values()))["momentum_buffer"] for each in (first, second)]
     torch.testing.assert_close(*momentum, rtol=0, atol=0)
-    assert job.shared is not None and not list(job.shared.iterdir())
+    assert list(tmp_path.iterdir()) == [file]
 
 
-def test_a_checkpoint_of_anything_else_is_not_taken(job: JobFile) -> None:
-    save_checkpoint(job, OF, state(0), [ROW])
+def test_a_checkpoint_of_anything_else_is_not_taken(tmp_path: Path) -> None:
+    file = tmp_path / "checkpoint.pt"
+    save_checkpoint(file, OF, state(0), [ROW])
     found = state(1)
     weight = found["model"].weight.clone()
     for changed in ({"parameters": {"seed": 1}}, {"files": []}):
-        assert load_checkpoint(job, OF | changed, found) == []
+        assert load_checkpoint(file, OF | changed, found) == []
     assert torch.equal(found["model"].weight, weight)

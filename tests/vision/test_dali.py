@@ -13,12 +13,12 @@ from PIL import Image
 from torch.utils.data import DataLoader, Dataset, SequentialSampler
 
 from conftest import refusal
-from multicard.experiment.datasets import ImageFolder
-from multicard.workloads.provenance import ImageProvenance, read_unchanged
-from multicard.workloads.vision.dali import DaliLoader
-from multicard.workloads.vision.data import GrayscaleDataset, open_split
-from multicard.workloads.vision.parameters import VisionParameters
-from multicard.workloads.vision.prepare import prepare
+from multicard.programs.datasets import ImageFolder
+from multicard.programs.provenance import ImageProvenance, read_unchanged
+from multicard.programs.vision.dali import DaliLoader
+from multicard.programs.vision.data import GrayscaleDataset, open_split
+from multicard.programs.vision.parameters import VisionParameters
+from multicard.programs.vision.prepare import prepare
 from prepared_sets import make_image_provenance
 
 pytestmark = pytest.mark.slow

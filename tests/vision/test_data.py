@@ -13,8 +13,8 @@ from sklearn.datasets import load_digits
 
 from conftest import refused
 from multicard.core.errors import UserError
-from multicard.workloads.provenance import ImageProvenance, read_unchanged
-from multicard.workloads.vision.data import open_split
+from multicard.programs.provenance import ImageProvenance, read_unchanged
+from multicard.programs.vision.data import open_split
 
 SIZE = 16
 

@@ -11,14 +11,15 @@ import torch
 
 from conftest import TINY
 from multicard.core.errors import UserError
-from multicard.experiment.datasets import Synthetic
-from multicard.experiment.workload import WORKLOADS
-from multicard.record.observe.plan import Plan
-from multicard.workloads.provenance import ImageProvenance, read_unchanged
-from multicard.workloads.vision.data import open_split
-from multicard.workloads.vision.loaders import evaluation_loader, evaluation_passes, training_loader
-from multicard.workloads.vision.parameters import VisionParameters
-from multicard.workloads.vision.prepare import prepare
+from multicard.launch.job import observed_job
+from multicard.observe.plan import Plan
+from multicard.programs import PROGRAMS
+from multicard.programs.datasets import Synthetic
+from multicard.programs.provenance import ImageProvenance, read_unchanged
+from multicard.programs.vision.data import open_split
+from multicard.programs.vision.loaders import evaluation_loader, evaluation_passes, training_loader
+from multicard.programs.vision.parameters import VisionParameters
+from multicard.programs.vision.prepare import prepare
 from prepared_sets import make_image_provenance
 
 CPU = torch.device("cpu")
@@ -86,7 +87,7 @@ def has_steps_to_measure(p: VisionParameters, samples: int) -> bool:
     """Whether a rank with these samples gets as far as to measure a step, by its loader and the plan of its windows."""
     try:
         batches = len(loaded(p, samples))
-        Plan(WORKLOADS["vision"].observed(p), p.epochs * min(batches, p.steps_per_epoch or batches))
+        Plan(observed_job(p, "none"), p.epochs * min(batches, p.steps_per_epoch or batches))
     except UserError:
         return False
     return True
@@ -103,7 +104,7 @@ def test_too_few_samples_are_told_beforehand_with_values_that_suffice(
     for samples, batch, epochs, warmup in itertools.product((7, 54, 60), (2, 8, 14, 64), (1, 3), (0, 2, 10)):
         stated = {"strategy": strategy, "devices": devices, "scaling": scaling, "steps_per_epoch": steps_per_epoch}
         p = parameters(batch_size=batch, epochs=epochs, warmup_steps=warmup, **stated)
-        why = WORKLOADS["vision"].data_error(p, samples)
+        why = PROGRAMS["vision"].checks.data_error(p, samples)
         assert (why is None) == has_steps_to_measure(p, samples), (p, samples, why)
         for remedy in (why or "").partition("; set ")[2].split(", or "):
             values = {name: int(value) for name, value in re.findall(r"(\w+): (\d+) or", remedy)}

@@ -1,7 +1,6 @@
 """Number formats: a run computes in its own, whatever threads it has, and all of PyTorch accepts its settings."""
 
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -9,38 +8,16 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from multicard.record.operations import allows_tf32
-from multicard.workloads.vision.parameters import VisionParameters
-from multicard.workloads.vision.precision import (
-    allow_tf32,
+from multicard.programs.vision.parameters import VisionParameters
+from multicard.programs.vision.precision import (
     autocast,
     batch_to_device,
-    choose_fp32,
     gradient_scaler,
     parameter_dtype,
 )
-from multicard.workloads.vision.strategies import STRATEGIES
+from multicard.programs.vision.strategies import STRATEGIES
 
 CPU = torch.device("cpu")
-
-
-@pytest.fixture
-def tf32_as_before() -> Iterator[None]:
-    yield
-    allow_tf32(matmul=False, cudnn=True)
-
-
-@pytest.mark.usefixtures("tf32_as_before")
-@pytest.mark.parametrize(
-    ("tf32", "matmul", "cudnn"), [("default", False, True), ("on", True, True), ("off", False, False)]
-)
-def test_both_of_pytorchs_settings_of_tf32_can_be_read(tf32: str, matmul: bool, cudnn: bool) -> None:
-    choose_fp32(tf32)
-    assert (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32) == (matmul, cudnn)
-    assert torch.get_float32_matmul_precision() == ("high" if matmul else "highest")
-    assert (torch.backends.cuda.matmul.fp32_precision == "tf32") == matmul
-    assert (torch.backends.cudnn.conv.fp32_precision == "tf32") == cudnn
-    assert (allows_tf32(of_convolutions=False), allows_tf32(of_convolutions=True)) == (matmul, cudnn)
 
 
 @pytest.mark.parametrize(

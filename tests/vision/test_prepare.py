@@ -18,10 +18,10 @@ from torchvision.transforms import v2
 
 from conftest import refusal as refused_in_one_line
 from multicard.core.errors import UserError
-from multicard.experiment.datasets import Mnist
-from multicard.workloads.provenance import ImageProvenance, read_unchanged
-from multicard.workloads.vision.data import GrayscaleDataset, SyntheticDataset, open_split
-from multicard.workloads.vision.sources import ImageOrigin, read_mnist
+from multicard.programs.datasets import Mnist
+from multicard.programs.provenance import ImageProvenance, read_unchanged
+from multicard.programs.vision.data import GrayscaleDataset, SyntheticDataset, open_split
+from multicard.programs.vision.sources import ImageOrigin, read_mnist
 
 NAMES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 TRAIN_IMAGES, TRAIN_LABELS, TEST_IMAGES, TEST_LABELS = NAMES

@@ -12,9 +12,9 @@ import pytest
 from conftest import TINY
 from forked_ranks import forked_ranks
 from multicard.launch.job import run_job
-from multicard.record.profiled_window import place_window
+from multicard.observe.record.profiled_window import place_window
+from multicard.programs.vision.parameters import VisionParameters, read_ahead
 from multicard.runs.record import ProfiledWindowRecord
-from multicard.workloads.vision.parameters import VisionParameters, read_ahead
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Strategies, layouts and options: real training on CPU processes."""
 
 import os
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -16,19 +17,19 @@ from torchvision.ops.misc import FrozenBatchNorm2d
 from conftest import TINY
 from forked_ranks import begin_observing, forked_ranks, start_ranks
 from job_files import make_job_file
+from multicard.config.runs import Run
 from multicard.core.rendezvous import free_port
-from multicard.experiment.datasets import Digits, Synthetic
-from multicard.experiment.machine import Machine
-from multicard.experiment.runs import Run
-from multicard.experiment.workload import WORKLOADS
-from multicard.launch.job import run_job
-from multicard.record.observe import observer_variables
-from multicard.record.profiled_window import LEAST_SETTLING
+from multicard.launch.job import observed_job, run_job
+from multicard.observe import observer_variables
+from multicard.observe.record.profiled_window import LEAST_SETTLING
+from multicard.programs.datasets import Digits, Synthetic
+from multicard.programs.machine import Machine
+from multicard.programs.options import options_of
+from multicard.programs.vision import train as training_program
+from multicard.programs.vision.loaders import training_loader
+from multicard.programs.vision.parameters import VisionParameters
+from multicard.programs.vision.prepare import prepare
 from multicard.runs.parameters import run_id
-from multicard.workloads.vision import train as training_program
-from multicard.workloads.vision.loaders import training_loader
-from multicard.workloads.vision.parameters import VisionParameters
-from multicard.workloads.vision.prepare import prepare
 
 # Just enough training for the loss to fall.
 LEARNING = {
@@ -65,7 +66,9 @@ class Together:
             yield tuple(torch.cat(part) for part in zip(*batches, strict=True))
 
 
-def run_program(rank: int, port: int | None, p: VisionParameters, digits: Path, scratch: Path) -> None:
+def run_program(
+    rank: int, port: int | None, p: VisionParameters, digits: Path, scratch: Path, observer: dict[str, str]
+) -> None:
     """Run the training program as one rank, as torchrun would where there is a port."""
     if port:
         os.environ |= {
@@ -75,11 +78,12 @@ def run_program(rank: int, port: int | None, p: VisionParameters, digits: Path, 
     else:
         training_program.training_loader = Together
     training_program.MobileNetV2 = SAME_MODEL
-    job = replace(make_job_file(scratch), observe=WORKLOADS["vision"].observed(p), parameters=p.stated(), data=digits)
+    job = replace(make_job_file(scratch), observe=observed_job(p, "none"), parameters=p.stated(), data=digits)
     job.write()  # each rank the same, since either may be first to read it
-    os.environ |= observer_variables(scratch, has_own_copy=False)
+    os.environ |= observer
     begin_observing()
-    training_program.main(job)
+    sys.argv = ["train.py", f"--data={digits}", *options_of(p)]
+    training_program.main()
 
 
 def column(path: Path, name: str) -> list[float]:
@@ -90,7 +94,7 @@ def column(path: Path, name: str) -> list[float]:
 def one(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What one process left that trained on the global batches of two ranks."""
     scratch = tmp_path_factory.mktemp("one")
-    start_ranks(run_program, (None, VisionParameters(**WHOLE), digits, scratch))
+    start_ranks(run_program, (None, VisionParameters(**WHOLE), digits, scratch, observer_variables(scratch)))
     return scratch
 
 
@@ -100,8 +104,7 @@ def test_two_ranks_train_as_one_process_does_on_the_whole_batch(
     strategy: str, digits: Path, one: Path, tmp_path: Path
 ) -> None:
     p = VisionParameters(**SHARED | {"strategy": strategy})
-    (tmp_path / "observer").mkdir()
-    start_ranks(run_program, (free_port(), p, digits, tmp_path), ranks=2)
+    start_ranks(run_program, (free_port(), p, digits, tmp_path, observer_variables(tmp_path)), ranks=2)
     # The loss of a step tells the weights that all steps before it made, momentum included.
     alone = column(one / "steps.csv.rank0", "loss")
     halves = [column(tmp_path / f"steps.csv.rank{rank}", "loss") for rank in (0, 1)]

@@ -2,7 +2,6 @@
 
 import json
 import os
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,14 +14,13 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from conftest import TINY
 from forked_ranks import start_ranks
-from job_files import make_job_file
 from multicard.core.rendezvous import free_port
-from multicard.workloads.provenance import ImageProvenance, read_unchanged
-from multicard.workloads.vision import train as training_program
-from multicard.workloads.vision.parameters import VisionParameters
-from multicard.workloads.vision.precision import gradient_scaler
-from multicard.workloads.vision.ranks import join
-from multicard.workloads.vision.train import evaluate, make_optimizer
+from multicard.programs.provenance import ImageProvenance, read_unchanged
+from multicard.programs.vision import train as training_program
+from multicard.programs.vision.parameters import VisionParameters
+from multicard.programs.vision.precision import gradient_scaler
+from multicard.programs.vision.ranks import join
+from multicard.programs.vision.train import evaluate, make_optimizer
 
 pytestmark = pytest.mark.slow
 
@@ -103,8 +101,7 @@ def train_alone(_rank: int, port: int, strategy: str, digits: str, scratch: str)
     torch.compile = partial(torch.compile, backend=counting)
     p = VisionParameters(**TINY | {"strategy": strategy, "compile": True, "steps_per_epoch": STEPS})
     provenance = read_unchanged(Path(digits), ImageProvenance)
-    job = replace(make_job_file(Path(scratch)), data=Path(digits))
-    training_program.train(job, p, *join(p), provenance)
+    training_program.train(p, *join(p), Path(digits), provenance, checkpoint=None)
     Path(scratch, "found.json").write_text(json.dumps(computed / STEPS))
     dist.destroy_process_group()
 

@@ -15,8 +15,16 @@ from pathlib import Path
 SITE = """
 import sys
 if any(part.endswith("launch_run.py") for part in sys.orig_argv):
-    from multicard.workloads.vision import WORKLOAD
-    type(WORKLOAD).program = "replayed_rank"
+    from dataclasses import replace
+    from multicard.programs import PROGRAMS
+
+    vision = PROGRAMS["vision"]
+
+    def command(p, paths):
+        own = vision.command(p, paths)
+        return replace(own, words=["-m", "replayed_rank", *own.words[2:]])
+
+    PROGRAMS["vision"] = replace(vision, command=command)
 """
 DIVERGES = 1e30  # a learning rate
 
@@ -39,7 +47,7 @@ def main() -> None:
     from multicard.runs.rank_report import RankReport
 
     asked = json.loads(Path(__file__).with_name("replay.json").read_text())
-    job = json.loads(Path(sys.argv[sys.argv.index("--job") + 1]).read_text())
+    job = json.loads(Path(os.environ["MULTICARD_OBSERVE"]).read_text())
     scratch, finished, checkpoint = Path(job["scratch"]), Path(asked["finished"]), Path(job["checkpoint"])
     if checkpoint.exists():
         print(f"{PROGRESS}  resuming after epoch 1", flush=True)

@@ -7,8 +7,8 @@ from pathlib import Path
 from conftest import ROOT, ran
 from multicard.core import layout
 from multicard.core.prepared import PROVENANCE, folder_name
-from multicard.experiment.datasets import ImageFolder
-from multicard.experiment.models import Model
+from multicard.programs.datasets import ImageFolder
+from multicard.programs.models import Model
 
 
 def write(path: Path) -> None:

@@ -12,8 +12,8 @@ import yaml
 import forked_python
 from conftest import ROOT, TINY
 from factories import make_run
-from multicard.experiment.load import check
-from multicard.experiment.runs import distinct, expand
+from multicard.config.load import check
+from multicard.config.runs import distinct, expand
 
 pytestmark = pytest.mark.slow
 

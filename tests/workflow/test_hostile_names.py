@@ -12,9 +12,9 @@ from project_copy import make, planned, project, snakemake
 from replayed_rank import replaying
 
 from conftest import TINY
+from multicard.config.load import check, read_experiment
 from multicard.core.errors import UserError
 from multicard.core.prepared import folder_name
-from multicard.experiment.load import check, read_experiment
 
 pytestmark = pytest.mark.slow
 

@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 
 from factories import make_run
+from multicard.config.read_run import read_run
 from multicard.core.files import write_json
 from multicard.core.reasons import Reason
-from multicard.experiment.read_run import read_run
 from multicard.launch.attempts import scratch_in
+from multicard.programs.script.parameters import ScriptParameters
+from multicard.programs.vision.parameters import VisionParameters
 from multicard.workflow.kept_outcomes import WITH_RECORD, drop_kept, keep, made_of, restore
-from multicard.workloads.script.parameters import ScriptParameters
-from multicard.workloads.vision.parameters import VisionParameters
 
 OF = made_of(VisionParameters(device="cpu"), Path("data/digits-1"), None)
 

@@ -16,9 +16,9 @@ import pytest
 from conftest import ROOT, TINY
 from factories import make_run
 from machine.faked_programs import put
+from multicard.config.read_run import read_run
 from multicard.core.layout import KEPT
 from multicard.core.reasons import Reason
-from multicard.experiment.read_run import read_run
 from multicard.launch import job
 from multicard.workflow.kept_outcomes import WITH_RECORD
 from multicard.workflow.starts import forget_starts

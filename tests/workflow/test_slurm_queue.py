@@ -104,6 +104,25 @@ def test_what_snakemake_leaves_in_the_queue_is_cancelled_only_where_it_was_told_
     assert not is_ending or (tools / "asked").read_text() == "cancel 3 4\n"
 
 
+def test_jobs_are_cancelled_when_slurm_answers_again_and_told_when_it_never_does(
+    tools: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tools / "queue").write_text(job("PENDING"))
+    away = "echo Unable to contact slurm controller >&2; exit 1"
+    put(tools, "squeue", f"echo >> {tools}/looks; [ $(wc -l < {tools}/looks) -gt 2 ] && exec cat {tools}/queue; {away}")
+    watch = QueueWatch(Path("/my project"), SINCE, print, print)
+    watch.ending.set()
+    watch.cancel_left(limit_s=60, pause_s=0)
+    assert (tools / "asked").read_text() == "cancel 7\n"
+    [line] = capsys.readouterr().err.splitlines()
+    assert "Slurm does not answer (squeue ended with 1, saying: Unable to contact slurm controller)" in line
+
+    put(tools, "scancel", away)
+    watch.cancel_left(limit_s=0)
+    [line] = capsys.readouterr().err.splitlines()
+    assert "may not be cancelled: scancel ended with 1, saying: Unable to contact" in line
+
+
 def test_slurm_is_asked_in_its_own_form_and_again_where_it_does_not_answer(
     tools: Path, monkeypatch: pytest.MonkeyPatch, popen_options: dict[str, Any]
 ) -> None:

@@ -10,10 +10,10 @@ import yaml
 
 import forked_python
 from conftest import ROOT, TINY
+from multicard.config.load import read_experiment
 from multicard.core.layout import machine_file
 from multicard.core.prepared import folder_name
-from multicard.experiment.datasets import Digits
-from multicard.experiment.load import read_experiment
+from multicard.programs.datasets import Digits
 
 pytestmark = pytest.mark.slow
 

@@ -11,8 +11,8 @@ import yaml
 
 import forked_python
 from conftest import ROOT, TINY
-from multicard.archive.matrix import Matrix
-from multicard.experiment.load import check
+from multicard.config.load import check
+from multicard.config.plan import Plan
 
 pytestmark = pytest.mark.slow
 
@@ -87,7 +87,7 @@ def test_runs_start_block_by_block_in_the_planned_order(tmp_path: Path) -> None:
     project(tmp_path, EXPERIMENT)
     snakemake(tmp_path, "--cores", "1")  # on more, both data sets would be prepared at once
 
-    order = Matrix.plan(check(EXPERIMENT, "test")).order
+    order = Plan.make(check(EXPERIMENT, "test")).order
     lines = started(tmp_path)
     assert [run for run, _ in lines] == list(order)
     # The scenarios share a configuration, so two blocks of all three; then repeat 3 of the second scenario's two.

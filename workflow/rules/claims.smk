@@ -6,10 +6,9 @@ rule conclude:
         measured=expand(
             "{results}/scenarios/{scenario}/{file}",
             results=RESULTS,
-            scenario=MATRIX.scenarios,
+            scenario=PLAN.scenarios,
             file=["measures.csv", SCENARIO_INDEX],
         ),
-        claims=near(RESOURCES / "claims.yaml"),
     output:
         verdicts=report(
             f"{RESULTS}/claims.csv",
@@ -29,10 +28,10 @@ rule conclude:
     resources:
         **small(),
     params:
-        code=code("conclude.py", "analysis", "papers"),
-        scenarios=list(MATRIX.scenarios),
+        code=code("conclude.py", "answers", "papers"),
+        scenarios=list(PLAN.scenarios),
         results=lambda wildcards, output: str(Path(output.verdicts).parent),
     message:
         "check the papers' claims, and recommend what to change"
     shell:
-        'python "$SCRIPTS/conclude.py" --claims {input.claims:q} --results {params.results:q} {params.scenarios:q} 2> {log:q}'
+        'python "$SCRIPTS/conclude.py" --results {params.results:q} {params.scenarios:q} 2> {log:q}'

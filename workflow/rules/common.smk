@@ -2,7 +2,6 @@
 import hashlib
 import inspect
 import json
-import os
 import re
 import shlex
 import sys
@@ -10,7 +9,18 @@ from functools import cache
 from pathlib import Path
 
 import multicard
-from multicard.archive.matrix import Matrix
+from multicard.config.experiment import default_results
+from multicard.config.load import check, read_yaml
+from multicard.config.plan import Plan
+from multicard.config.resources import (
+    AROUND_MIN,
+    ATTEMPTS,
+    REQUESTED,
+    memory_of_attempt_mb,
+    request,
+    step_memory_mb,
+    step_minutes,
+)
 from multicard.core.errors import UserError, reported
 from multicard.core.files import atomic_write, sha256
 from multicard.core.layout import (
@@ -24,19 +34,8 @@ from multicard.core.layout import (
     search_tables,
 )
 from multicard.core.pipeline import pipeline_folder
-from multicard.experiment.config import default_results
-from multicard.experiment.load import check, read_yaml
 from multicard.core.prepared import folder_name
-from multicard.experiment.machine import slurm_job
-from multicard.experiment.resources import (
-    AROUND_MIN,
-    ATTEMPTS,
-    REQUESTED,
-    memory_of_attempt_mb,
-    request,
-    step_memory_mb,
-    step_minutes,
-)
+from multicard.programs.machine import slurm_job
 from multicard.workflow.starts import started_jobs
 from snakemake_interface_executor_plugins.settings import ExecMode
 from snakemake.settings.types import DeploymentMethod
@@ -55,7 +54,7 @@ with reported():
             "jobs go to a cluster, but what its nodes offer is not stated: a --config on the command line takes the "
             "place of the profile's, so state `cluster` in the configuration file"
         )
-    MATRIX = Matrix.plan(EXPERIMENT)
+    PLAN = Plan.make(EXPERIMENT)
 if EXPERIMENT.cluster:  # a profile states its numbers as text
     config["cluster"] = EXPERIMENT.cluster.model_dump()
 validate(config, "../schemas/config.schema.json", set_default=False)
@@ -74,7 +73,6 @@ MODELS = {folder_name(*named): named for named in EXPERIMENT.models.items()}
 BASE = Path(str(workflow.current_basedir)).parents[1]
 if not BASE.is_dir():  # Snakemake reads the rules from a repository
     BASE = pipeline_folder()
-RESOURCES = BASE / "resources"
 SCRIPTS = BASE / "workflow" / "scripts"
 # Programs run with the Python that runs Snakemake, whether or not its environment is active. Where modules cannot be
 # loaded Snakemake goes on, and a run would use other software.
@@ -101,12 +99,7 @@ wildcard_constraints:
     run=RUN_NAME.pattern,
     dataset=any_of(DATASETS),
     model=any_of(MODELS),
-    scenario=any_of(MATRIX.scenarios),
-
-
-def near(path):
-    """A path as the working directory sees it, so that what was made stays up to date when a project is moved."""
-    return os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path)
+    scenario=any_of(PLAN.scenarios),
 
 
 def code(script, *packages):
@@ -116,7 +109,14 @@ def code(script, *packages):
     these files would be looked at once for every job.
     """
     library = Path(multicard.__file__).parent
-    found = [path for package in packages for path in library.glob(package)]
+    found = []
+    for package in packages:
+        named = list(library.glob(package))
+        if not named:
+            raise ValueError(
+                f"code: {package}: multicard has no such package or module"
+            )
+        found += named
     files = [
         file
         for path in found
@@ -148,13 +148,16 @@ def in_file(content):
     return str(path)
 
 
-# What workloads say of measures, units and baselines; how they train is left out.
+# What programs say of parameters, measures, units and baselines. How they train is left out, except for the few modules
+# that programs share.
 MEASURING = (
-    "workloads/*/measures.py",
-    "workloads/*/operations.py",
-    "workloads/*/workload.py",
-    "workloads/*/strategies",
-    "workloads/*/techniques",
+    "programs/*.py",
+    "programs/*/measures.py",
+    "programs/*/memory_estimate.py",
+    "programs/*/parameters.py",
+    "programs/*/program.py",
+    "programs/*/strategies",
+    "programs/*/techniques",
 )
 
 
@@ -183,19 +186,19 @@ def small():
 
 def all_records():
     """Records of every run that can be had here."""
-    return [f"{RESULTS}/runs/{run}/run.json" for run in MATRIX.runnable()]
+    return [f"{RESULTS}/runs/{run}/run.json" for run in PLAN.runnable()]
 
 
 def all_activity():
     """Indices of the activity tables of runs whose traces are there: one that was deleted is made again."""
-    folders = [Path(RESULTS, "runs", run) for run in MATRIX.planned()]
+    folders = [Path(RESULTS, "runs", run) for run in PLAN.planned()]
     there = [each for each in folders if (each / "trace" / "captured.json").exists()]
     return [f"{each}/activity/tables.json" for each in there]
 
 
 def all_figures():
     """Folders of the figures of every scenario that has something to show."""
-    return [f"{RESULTS}/figures/{scenario}" for scenario in MATRIX.figures()]
+    return [f"{RESULTS}/figures/{scenario}" for scenario in PLAN.figures()]
 
 
 def has_outcome(run):
@@ -208,9 +211,9 @@ def to_be_prepared():
     """Prepared data and models that are not there and that runs without a record need."""
     needed = {
         file
-        for run in MATRIX.planned()
+        for run in PLAN.planned()
         if not has_outcome(run)
-        for file in MATRIX.prepared(run).values()
+        for file in PLAN.prepared(run).values()
     }
     return {file for file in needed if not Path(file).exists()}
 
@@ -222,7 +225,7 @@ def run_inputs(wildcards):
     The name of a folder of prepared data holds a digest of their definition, so its age means nothing. Snakemake runs
     the jobs that depend on an `ancient` file if that file is yet to be made; a finished run does not depend on it.
     """
-    files = MATRIX.prepared(wildcards.run)
+    files = PLAN.prepared(wildcards.run)
     if has_outcome(wildcards.run):
         files = {
             key: file for key, file in files.items() if file not in to_be_prepared()
@@ -238,7 +241,7 @@ def run_arguments(wildcards, input):
         for name, file in input.items()
         for part in (f"--{name}", str(Path(file).parent))
     ]
-    return [*folders, "--order", json.dumps(vars(MATRIX.order[wildcards.run]))]
+    return [*folders, "--order", json.dumps(vars(PLAN.order[wildcards.run]))]
 
 
 @inspected
@@ -253,14 +256,14 @@ def attempt_arguments(wildcards, input, resources):
 @inspected
 def run_parameters(wildcards):
     """Parameters of a run as JSON, only those that differ from the defaults."""
-    return json.dumps(MATRIX.runs[wildcards.run].parameters.stated(), sort_keys=True)
+    return json.dumps(PLAN.runs[wildcards.run].parameters.stated(), sort_keys=True)
 
 
 def forced_runs():
     """Runs that the command line asks to repeat (`--forcerun`, `--forceall`)."""
     asked = workflow.dag_settings
     if asked.forceall or "launch_run" in asked.forcerun:
-        return list(MATRIX.runs)
+        return list(PLAN.runs)
     folders = [Path(str(file)).parent for file in asked.forcerun]
     return [folder.name for folder in folders if folder.parent == Path(RESULTS, "runs")]
 
@@ -268,12 +271,12 @@ def forced_runs():
 def priority_of_step(planned):
     """Priority of a step after the runs: before runs that have their nodes to themselves, which it cannot disturb."""
     alone = ON_CLUSTER and EXPERIMENT.timing == "exclusive"
-    return MATRIX.first_priority if alone else planned
+    return PLAN.first_priority if alone else planned
 
 
 def run_threads(wildcards):
     """CPUs that a run needs."""
-    return MATRIX.runs[wildcards.run].parameters.cpus_per_node
+    return PLAN.runs[wildcards.run].parameters.cpus_per_node
 
 
 def node_threads(wildcards):
@@ -289,7 +292,7 @@ def node_memory(wildcards):
 
 def runnable_runs():
     """Runs that are to be launched."""
-    return [MATRIX.runs[run] for run in MATRIX.planned()]
+    return [PLAN.runs[run] for run in PLAN.planned()]
 
 
 def limits_of_machine(wildcards):
@@ -316,7 +319,7 @@ def attempt_at(run, attempt):
 def run_memory(wildcards, attempt):
     """Megabytes that a run is expected to need at most, on each node; more after a lost attempt, maybe for its memory."""
     run = wildcards.run
-    return memory_of_attempt_mb(MATRIX.runs[run], attempt_at(run, attempt), EXPERIMENT)
+    return memory_of_attempt_mb(PLAN.runs[run], attempt_at(run, attempt), EXPERIMENT)
 
 
 def requested(name):
@@ -326,7 +329,7 @@ def requested(name):
         if attempt_at(wildcards.run, attempt) <= ATTEMPTS:
             stated = workflow.resource_settings.overwrite_resources
             whole_memory = "mem_mb" not in stated.get("launch_run", {})
-            return request(MATRIX.runs[wildcards.run], EXPERIMENT, whole_memory)[name]
+            return request(PLAN.runs[wildcards.run], EXPERIMENT, whole_memory)[name]
 
     return amount
 
@@ -341,7 +344,7 @@ def run_resources():
 
 def scenario_activity(wildcards):
     """Input function: the activity index of every run of the scenario that can be had here."""
-    runs = MATRIX.runnable(wildcards.scenario)
+    runs = PLAN.runnable(wildcards.scenario)
     return [f"{RESULTS}/runs/{run}/activity/tables.json" for run in runs]
 
 
@@ -353,4 +356,4 @@ def question(wildcards, output):
 
 def summary(wildcards, output):
     """One sentence about the runs behind a figure."""
-    return MATRIX.summary(wildcards.scenario)
+    return PLAN.summary(wildcards.scenario)

@@ -24,11 +24,19 @@ rule measure_scenario:
         f"{RESULTS}/logs/measure_scenario/{{scenario}}.txt",
     benchmark:
         f"{RESULTS}/benchmarks/measure_scenario/{{scenario}}.tsv"
-    priority: lambda wildcards: priority_of_step(MATRIX.priority_of_scenario(wildcards.scenario))
+    priority: lambda wildcards: priority_of_step(PLAN.priority_of_scenario(wildcards.scenario))
     resources:
         **small(),
     params:
-        code=code("measure_scenario.py", "experiment", "analysis", *MEASURING),
+        code=code(
+            "measure_scenario.py",
+            "runs",
+            "stats",
+            "config",
+            "results",
+            "answers",
+            *MEASURING,
+        ),
         out=lambda wildcards, output: str(Path(output.measures).parent),
         machines=[str(path) for path in machine_records(Path(RESULTS))],
         # Another record makes the measures again, but these ask for none.
@@ -37,9 +45,9 @@ rule measure_scenario:
             {
                 "folders": [
                     f"{RESULTS}/runs/{run}"
-                    for run in MATRIX.runnable(wildcards.scenario)
+                    for run in PLAN.runnable(wildcards.scenario)
                 ],
-                "not_run": MATRIX.not_runnable(wildcards.scenario),
+                "not_run": PLAN.not_runnable(wildcards.scenario),
             }
         ),
         question=question,
@@ -68,12 +76,12 @@ rule draw_figures:
         f"{RESULTS}/logs/draw_figures/{{scenario}}.txt",
     benchmark:
         f"{RESULTS}/benchmarks/draw_figures/{{scenario}}.tsv"
-    priority: lambda wildcards: priority_of_step(MATRIX.priority_of_scenario(wildcards.scenario))
+    priority: lambda wildcards: priority_of_step(PLAN.priority_of_scenario(wildcards.scenario))
     resources:
         **small(),
     params:
         code=code("draw_figures.py", "figures"),
-        figures=lambda wildcards: MATRIX.figures()[wildcards.scenario],
+        figures=lambda wildcards: PLAN.figures()[wildcards.scenario],
         scenario=lambda wildcards, input: str(Path(input.measures).parent),
         question=question,
         summary=summary,

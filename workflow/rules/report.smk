@@ -6,7 +6,7 @@ rule write_report:
         tables=expand(
             "{results}/scenarios/{scenario}/{file}",
             results=RESULTS,
-            scenario=MATRIX.scenarios,
+            scenario=PLAN.scenarios,
             file=["measures.csv", "runs.csv", SCENARIO_INDEX],
         ),
         figures=all_figures(),
@@ -21,7 +21,7 @@ rule write_report:
         **small(),
     params:
         code=code("make_report.py", "report"),
-        plans=lambda wildcards: in_file(MATRIX.plans()),
+        plans=lambda wildcards: in_file(PLAN.scenario_plans()),
         # Records of machines and searches that are there: others make the report again, but the report asks for none.
         machines=[sha256(path) for path in machine_records(Path(RESULTS))],
         searches=[sha256(path) for path in search_tables(Path(RESULTS))],

@@ -4,7 +4,7 @@
 
 rule prepare:
     input:
-        MATRIX.all_prepared(),
+        PLAN.all_prepared(),
     localrule: True
 
 
@@ -15,7 +15,7 @@ rule prepare_data:
         "data/{dataset}/provenance.json",
     log:
         "data/{dataset}/log.txt",
-    priority: MATRIX.first_priority
+    priority: PLAN.first_priority
     localrule: True
     params:
         # The folder's name says when it is to be made again.
@@ -36,7 +36,7 @@ rule prepare_model:
         "data/models/{model}/provenance.json",
     log:
         "data/models/{model}/log.txt",
-    priority: MATRIX.first_priority
+    priority: PLAN.first_priority
     localrule: True
     params:
         name=lambda wildcards: MODELS[wildcards.model][0],
@@ -64,8 +64,8 @@ rule launch_run:
         launcher=f"{RESULTS}/{LAUNCHES}/{{run}}.txt",
     wildcard_constraints:
         # Runs that were measured elsewhere cannot be repeated here.
-        run=f"(?!({any_of(MATRIX.measured)})/){RUN_NAME.pattern}",
-    priority: inspected(lambda wildcards: MATRIX.priority_of_run(wildcards.run))
+        run=f"(?!({any_of(PLAN.measured)})/){RUN_NAME.pattern}",
+    priority: inspected(lambda wildcards: PLAN.priority_of_run(wildcards.run))
     envmodules:
         *EXPERIMENT.modules,
     # On this machine all, so that nothing disturbs what it measures; on a cluster what it needs.

@@ -11,7 +11,7 @@ rule extract_activity:
         f"{RESULTS}/logs/extract_activity/{{run}}.txt",
     benchmark:
         f"{RESULTS}/benchmarks/extract_activity/{{run}}.tsv"
-    priority: inspected(lambda wildcards: priority_of_step(MATRIX.priority_of_trace(wildcards.run)))
+    priority: inspected(lambda wildcards: priority_of_step(PLAN.priority_of_trace(wildcards.run)))
     envmodules:
         *EXPERIMENT.modules,
     resources:

@@ -1,14 +1,17 @@
-"""Draw figures of a scenario as PNG, SVG and PDF, with the numbers as CSV."""
+"""Draw figures of a scenario as PNG, SVG and PDF, with the numbers as CSV.
+
+python workflow/scripts/draw_figures.py FIGURE ... --scenario results/scenarios/NAME --out FOLDER
+"""
 
 import argparse
 import gc
 from pathlib import Path
 
+from multicard.config.figures import FIGURES
 from multicard.core.errors import reported
-from multicard.experiment.figures import FIGURES
 from multicard.figures.draw import draw_scenario
 
-parser = argparse.ArgumentParser(description=__doc__)
+parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
 parser.add_argument("figures", nargs="+", choices=FIGURES, metavar="FIGURE", help="names of the figures")
 parser.add_argument("--scenario", type=Path, required=True, help="folder of the scenario, with its measures and tables")
 parser.add_argument("--out", type=Path, required=True, help="folder of the files to write")

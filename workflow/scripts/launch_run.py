@@ -1,26 +1,29 @@
-"""Run one job under its profiler; whatever becomes of it is written to run.json."""
+"""Run one job under its profiler; whatever becomes of it is written to run.json.
+
+python workflow/scripts/launch_run.py --parameters JSON [--data FOLDER] [--model FOLDER] --out results/runs/RUN
+"""
 
 import argparse
 import socket
 import sys
 from pathlib import Path
 
+from multicard.config.load import read_job
+from multicard.config.resources import ATTEMPTS
+from multicard.config.runs import Run
 from multicard.core.errors import UserError, reported
 from multicard.core.files import report_unwritable
 from multicard.core.layout import PROGRESS
 from multicard.core.reasons import Reason
-from multicard.experiment.load import read_job
-from multicard.experiment.machine import Machine, slurm_job
-from multicard.experiment.resources import ATTEMPTS
-from multicard.experiment.runs import Run
 from multicard.launch.ending import end_with_process
 from multicard.launch.job import refuse_job, run_job
+from multicard.programs.machine import Machine, slurm_job
 from multicard.runs.parameters import run_id
 from multicard.runs.record import Place
 from multicard.workflow.kept_outcomes import keep, made_of, restore
 from multicard.workflow.starts import note_start, started_jobs
 
-parser = argparse.ArgumentParser(description=__doc__)
+parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
 parser.add_argument(
     "--parameters", required=True, help="workload and parameters that differ from the defaults, as JSON"
 )

@@ -1,4 +1,7 @@
-"""Write the report of an experiment: one HTML page with all its results, which fetches nothing."""
+"""Write the report of an experiment: one HTML page with all its results, which fetches nothing.
+
+python workflow/scripts/make_report.py --results results --scenarios FILE.json --out results/report.html
+"""
 
 import argparse
 import json
@@ -8,7 +11,7 @@ from multicard.core.errors import reported
 from multicard.report.page import write_report
 from multicard.report.results import ScenarioPlan
 
-parser = argparse.ArgumentParser(description=__doc__)
+parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
 parser.add_argument("--results", type=Path, required=True, help="results folder of the experiment")
 parser.add_argument(
     "--scenarios",

@@ -1,4 +1,7 @@
-"""Measure the limits of this machine: compute, memory, copies, all-reduces."""
+"""Measure the limits of this machine: compute, memory, copies, all-reduces.
+
+python workflow/scripts/measure_machine.py --device cpu --out FILE.json
+"""
 
 import argparse
 import os
@@ -10,7 +13,7 @@ from multicard.core.layout import machine_name
 from multicard.launch.ending import end_with_process
 from multicard.machine.measure import measure_machine
 
-parser = argparse.ArgumentParser(description=__doc__)
+parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
 parser.add_argument("--device", choices=["cpu", "cuda"], required=True, help="kind of device")
 parser.add_argument("--host", help="name of the machine that is to be measured (default: whichever this is)")
 parser.add_argument("--seconds", type=float, default=1.0, help="time of each measurement")

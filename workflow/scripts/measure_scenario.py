@@ -1,13 +1,16 @@
-"""Gather what a scenario's runs recorded: their measures, their outcomes, and tables of the completed ones."""
+"""Gather what a scenario's runs recorded: their measures, their outcomes, and tables of the completed ones.
+
+python workflow/scripts/measure_scenario.py RUNS.json --out results/scenarios/NAME
+"""
 
 import argparse
 import json
 from pathlib import Path
 
-from multicard.analysis.outputs import write_scenario
+from multicard.answers.outputs import write_scenario
 from multicard.core.errors import reported
 
-parser = argparse.ArgumentParser(description=__doc__)
+parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
 parser.add_argument(
     "runs", type=Path, help="JSON file: `folders` of the runs, and `not_run`, by run id why a run cannot run here"
 )

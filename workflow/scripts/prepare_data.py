@@ -1,4 +1,7 @@
-"""Make one data set ready to train on."""
+"""Make one data set ready to train on.
+
+python workflow/scripts/prepare_data.py --name NAME --dataset JSON --out FOLDER
+"""
 
 import argparse
 from pathlib import Path
@@ -7,10 +10,10 @@ from pydantic import TypeAdapter
 
 from multicard.core.errors import reported
 from multicard.core.files import report_full_disk
-from multicard.experiment.datasets import Dataset
-from multicard.experiment.workload import preparer
+from multicard.programs import input_for
+from multicard.programs.datasets import Dataset
 
-parser = argparse.ArgumentParser(description=__doc__)
+parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
 parser.add_argument("--name", required=True, help="name of the data set")
 parser.add_argument("--dataset", required=True, help="its definition as JSON")
 parser.add_argument("--out", type=Path, required=True, help="folder to make")
@@ -20,4 +23,4 @@ parser.add_argument(
 arguments = parser.parse_args()
 dataset = TypeAdapter(Dataset).validate_json(arguments.dataset)
 with reported(), report_full_disk(arguments.out):
-    preparer(dataset).prepare(arguments.name, dataset, arguments.out, arguments.resources)
+    input_for(dataset).prepare(arguments.name, dataset, arguments.out, arguments.resources)

@@ -1,13 +1,16 @@
-"""Make one language model ready to tune."""
+"""Make one language model ready to tune.
+
+python workflow/scripts/prepare_model.py --name NAME --model JSON --out FOLDER
+"""
 
 import argparse
 from pathlib import Path
 
 from multicard.core.errors import reported
-from multicard.experiment.models import Model
-from multicard.experiment.workload import preparer
+from multicard.programs import input_for
+from multicard.programs.models import Model
 
-parser = argparse.ArgumentParser(description=__doc__)
+parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
 parser.add_argument("--name", required=True, help="name of the model")
 parser.add_argument("--model", required=True, help="its definition as JSON")
 parser.add_argument("--out", type=Path, required=True, help="folder to make")
@@ -17,4 +20,4 @@ parser.add_argument(
 arguments = parser.parse_args()
 with reported():
     model = Model.model_validate_json(arguments.model)
-    preparer(model).prepare(arguments.name, model, arguments.out, arguments.resources)
+    input_for(model).prepare(arguments.name, model, arguments.out, arguments.resources)

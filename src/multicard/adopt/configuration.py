@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from multicard.adopt.table import TracedRun
+from multicard.config.load import check
+from multicard.config.runs import distinct, expand
 from multicard.core.errors import UserError
 from multicard.core.values import Cell, JsonObject, Row
-from multicard.experiment.load import check
-from multicard.experiment.runs import distinct, expand
-from multicard.experiment.workload import parameters_of
+from multicard.programs import USER_PROGRAM, parameters_of
 from multicard.runs.parameters import ARGS, ARGS_PREFIX, flat, nested
 
 SCENARIO = "adopted"
@@ -74,7 +74,7 @@ def _scenario(fixed: Mapping[str, Any], varied: Mapping[str, Sequence[Any]], rep
         figures = ["iteration_time", "speedup", *FIGURES_OF_TRACES]
     scenario: JsonObject = {
         "question": f"{question} (adopted traces)",
-        "fixed": {"workload": "adopted", **nested(fixed)},
+        "fixed": {"workload": USER_PROGRAM.name, **nested(fixed)},
     }
     if varied:
         scenario["vary"] = nested(varied)
@@ -84,7 +84,7 @@ def _scenario(fixed: Mapping[str, Any], varied: Mapping[str, Sequence[Any]], rep
 def _stated(run: TracedRun) -> Row:
     """Return the parameters of a run that a table may vary."""
     values = parameters_of(run.parameters).model_dump()
-    return flat({name: values[name] for name in ("program", "devices", "nodes", ARGS)})
+    return flat({name: values[name] for name in ("command", "launcher", "devices", "nodes", ARGS)})
 
 
 def _distinct(values: Sequence[Any]) -> list[Any]:

@@ -13,8 +13,8 @@ from pydantic import ValidationError
 from multicard.core.errors import UserError
 from multicard.core.text import natural
 from multicard.core.validation import expectation
-from multicard.experiment.workload import parameters_of
 from multicard.profilers.interface import Profiler
+from multicard.programs import USER_PROGRAM, parameters_of
 from multicard.runs.parameter_types import OWN_NAME
 from multicard.runs.parameters import run_id
 from multicard.trace.files import READABLE, profiler_of
@@ -28,7 +28,7 @@ REQUIRED = ("trace", "devices")
 class TracedRun:
     """A run, as a row of a table states it."""
 
-    # Parameters of the workload `adopted`, as JSON stores them.
+    # Parameters of `USER_PROGRAM`, as JSON stores them.
     parameters: Mapping[str, Any]
     # Names the file and the line of the row in messages.
     where: str
@@ -153,7 +153,8 @@ def _run(stated: Mapping[str, str], where: str, program: str, folder: Path) -> T
             raise UserError(f"{where}: {name}: is empty; state the value of every row, or leave the column out")
     counts: dict[str, int] = {name: numbers[name] for name in ("devices", "nodes", "repeat") if name in numbers}
     try:
-        checked = parameters_of({"workload": "adopted", "program": program, "args": arguments, **counts})
+        values = {"workload": USER_PROGRAM.name, "command": [program], "launcher": "traces", "args": arguments}
+        checked = parameters_of({**values, **counts})
     except ValidationError as error:
         fault = error.errors()[0]
         raise UserError(f"{where}: {fault['loc'][0]}: found {fault['input']!r}, {expectation(fault)}") from error

@@ -22,7 +22,7 @@ from multicard.core.layout import (
 from multicard.core.text import gpu_name, natural
 from multicard.core.trace_manifests import Captured
 from multicard.core.values import Row
-from multicard.experiment.workload import parameters_of
+from multicard.programs import parameters_of
 from multicard.results.run_files import RunFiles
 from multicard.runs.record import AdoptedRecord, AdoptedTrace, ListedFile, ProfilerUse, RankRecord, RunRecord
 from multicard.trace.extract import write_tables

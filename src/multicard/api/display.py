@@ -6,7 +6,7 @@ import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.figure import Figure
 
-from multicard.analysis.answer import Answer
+from multicard.answers.answer import Answer
 from multicard.core.text import printable
 
 

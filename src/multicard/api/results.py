@@ -10,33 +10,31 @@ from pathlib import Path
 import pandas as pd
 from matplotlib.figure import Figure
 
-from multicard.analysis.choice.applied import Request
-from multicard.analysis.choice.choices import as_table, choices
-from multicard.analysis.choice.recommend import advise, as_markdown
-from multicard.analysis.comparison.results import Comparison, compare
-from multicard.analysis.comparison.sides import Side, read_side
-from multicard.analysis.scaling.prediction import PredictionCheck
-from multicard.analysis.scaling.series import series
-from multicard.analysis.scaling.series_tables import checked_line, checks_table, predictions_table
+from multicard.answers.choice.applied import Request
+from multicard.answers.choice.choices import as_table, choices
+from multicard.answers.choice.recommend import advise, as_markdown
+from multicard.answers.comparison.results import Comparison, compare
+from multicard.answers.comparison.sides import Side, read_side
+from multicard.answers.scaling.prediction import PredictionCheck
+from multicard.answers.scaling.series import series
+from multicard.answers.scaling.series_tables import checked_line, checks_table, predictions_table
 from multicard.api.display import Markdown, NotebookAnswer, titled
 from multicard.api.scenario import ScenarioResults
-from multicard.archive.allowed import Allowed
-from multicard.archive.manifest import experiment_of
-from multicard.archive.unpack import unpack
+from multicard.config.experiment import ARCHIVE, Experiment, parameters_in
+from multicard.config.load import read_experiment
 from multicard.core.errors import UserError
 from multicard.core.files import sha256
 from multicard.core.layout import MACHINES, RUN
-from multicard.experiment.config import ARCHIVE, Experiment, parameters_in
-from multicard.experiment.load import read_experiment
-from multicard.papers.claims import SHIPPED, read_claims
-from multicard.papers.judge import judge
-from multicard.papers.tables import claims_table
+from multicard.papers.tables import claims_table, judge_papers
 from multicard.report.assemble import Drawn, check_free, draw, measure
 from multicard.report.proposal.document import write_proposal
 from multicard.report.proposal.propose import propose
 from multicard.report.results import ScenarioPlan, read_records
 from multicard.results.results import SCENARIOS, Results
 from multicard.results.tables import MEASURES
+from multicard.share.allowed import Allowed
+from multicard.share.manifest import experiment_of
+from multicard.share.unpack import unpack
 
 
 def holds_results(path: Path) -> bool:
@@ -192,7 +190,7 @@ class ExperimentResults:
 
         The `verdict` is `confirmed`, `refuted`, `not decided`, `not judged` or `not measured here`.
         """
-        return claims_table(judge(read_claims(SHIPPED), self._results))
+        return claims_table(judge_papers(self._results))
 
     def recommendations(self, verbose: bool = True) -> Markdown:
         """Return how much faster more devices are, where the time of a step goes, and what to try next, as Markdown.
@@ -338,7 +336,7 @@ class Predictions:
         all_series = series(results)
         self.predictions = predictions_table(all_series, devices)
         self.checks = checks_table(all_series)
-        self.units = {line.words: line.largest.workload.unit.name for line in all_series}
+        self.units = {line.words: line.largest.program.unit.name for line in all_series}
         checks_by_machine: dict[str | None, list[PredictionCheck]] = {}
         for line in all_series:
             machine = line.largest.provenance.kind

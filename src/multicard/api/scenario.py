@@ -5,13 +5,13 @@ from collections.abc import Collection
 import pandas as pd
 from matplotlib.figure import Figure
 
-from multicard.analysis.scaling.headline import headline
-from multicard.analysis.scaling.speedup_tables import speedup_table
+from multicard.answers.scaling.headline import headline
+from multicard.answers.scaling.speedup_tables import speedup_table
 from multicard.api.display import NotebookAnswer, titled, unmanaged
+from multicard.config.figures import FIGURES
 from multicard.core.errors import UserError
 from multicard.core.layout import SCENARIO_TABLES
 from multicard.core.text import counted
-from multicard.experiment.figures import FIGURES
 from multicard.results.results import Results
 
 
@@ -63,17 +63,18 @@ class ScenarioResults:
     def figure(self, name: str) -> Figure:
         """Draw a figure of the catalog (`python -m multicard.figures`). A figure with nothing to show says why.
 
-        Raises `UserError` if there is no figure of that name, or if the scenario lacks a workload or a parameter that
-        the figure needs.
+        Raises `UserError` if there is no figure of that name, if the scenario is of another program than the
+        figure needs, or if it lacks a parameter that the figure needs.
         """
         from multicard.figures.draw import draw
 
         if name not in FIGURES:
             raise UserError(f"no figure {name}, expected one of {', '.join(FIGURES)}")
-        figure, workloads = FIGURES[name], list(self.measures["workload"].unique())
-        if (figure.workload and figure.workload not in workloads) or (figure.axis and figure.axis not in self.measures):
+        entry, workloads = FIGURES[name], list(self.measures["workload"].unique())
+        is_of_others = bool(workloads) and not any(workload in entry.workloads for workload in workloads)
+        if is_of_others or (entry.axis and entry.axis not in self.measures):
             scenario = f"found the workload {', '.join(workloads)} in the scenario {self.name}"
-            raise UserError(f"the figure {name} needs {figure.needs}, {scenario}")
+            raise UserError(f"the figure {name} needs {entry.needs}, {scenario}")
         return unmanaged(draw(name, self.results)[0])
 
     def __repr__(self) -> str:

@@ -24,8 +24,8 @@ if TYPE_CHECKING:  # a second to import, which the command line saves
     import pandas as pd
     from matplotlib.figure import Figure
 
-    from multicard.analysis.bottlenecks.of_capture import Answer
-    from multicard.analysis.runs.step_periods import StepTime
+    from multicard.answers.bottlenecks.of_capture import Answer
+    from multicard.results.step_periods import StepTime
 
 
 class NotRecorded(UserError):
@@ -104,7 +104,7 @@ class TraceAnalysis:
     """The activity tables of a trace. `read_trace` returns it.
 
     Each table is a pandas DataFrame whose first columns are `report`, `rank` and `process`: an attribute
-    (`trace.kernels`), an item (`trace["kernels"]`) and a value of `trace.tables`. The names of columns state units:
+    (`.kernels`), an item (`["kernels"]`) and a value of `.tables`. The names of columns state units:
     `_s` seconds, `_bytes` bytes. What was not recorded is `<NA>` or NaN, never 0. Asking for a table that the trace has
     no events for raises `NotRecorded`, whose message says why.
     """
@@ -182,7 +182,7 @@ class TraceAnalysis:
 
     def answer(self) -> "Answer":
         """Return where the time goes: a sentence, the parts of a step or of the capture, and what took longest."""
-        from multicard.analysis.bottlenecks.of_capture import answer
+        from multicard.answers.bottlenecks.of_capture import answer
 
         return answer(self._activity)
 
@@ -226,8 +226,8 @@ class TraceAnalysis:
         """
         import pandas as pd
 
-        from multicard.analysis.comparison.trace_comparison import COLUMNS, compare_captures, differing_gpus
-        from multicard.analysis.runs.step_periods import long_steps, step_time
+        from multicard.answers.comparison.trace_comparison import COLUMNS, compare_captures, differing_gpus
+        from multicard.results.step_periods import long_steps, step_time
 
         sides = {"a": self, "b": other}
         tables = {side: trace._compared_tables(STEPS) for side, trace in sides.items()}
@@ -258,7 +258,7 @@ class TraceAnalysis:
 
     def _compared_tables(self, scope: str) -> ActivityTables:
         """Return the tables that a comparison needs, computed for a scope."""
-        from multicard.analysis.comparison.trace_comparison import COMPARED
+        from multicard.answers.comparison.trace_comparison import COMPARED
 
         computed = {*self._activity.rows, *self._activity.absent}
         if self.scope == scope and computed.issuperset(COMPARED):

@@ -128,7 +128,7 @@ def add_device(parser: argparse._ActionsContainer) -> None:
 
 def device_of(stated: str) -> str:
     """Return the kind of device that `--device` states; for "auto", cuda if this machine has a GPU, else cpu."""
-    from multicard.experiment.machine import Machine
+    from multicard.programs.machine import Machine
 
     return ("cuda" if Machine.here().gpus else "cpu") if stated == "auto" else stated
 

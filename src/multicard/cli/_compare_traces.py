@@ -13,7 +13,7 @@ from multicard.core.units import number, percent, show
 if TYPE_CHECKING:
     import pandas as pd
 
-    from multicard.analysis.runs.step_periods import StepTime
+    from multicard.results.step_periods import StepTime
 
 LONGEST = 20  # number of long steps that are named in a line
 LONGEST_TABLE = 30  # number of rows in the table of differences
@@ -33,7 +33,7 @@ ROWS_CAPTION = (
 def compare_traces(a: Path, b: Path) -> int:
     """Print what differs between two traces: the step time, then the largest differences. Return the exit code."""
     from multicard import read_trace
-    from multicard.analysis.comparison.trace_comparison import COMPARED, PER_STEP
+    from multicard.answers.comparison.trace_comparison import COMPARED, PER_STEP
 
     before = read_trace(a, tables=COMPARED, scope="steps", find_steps=True)
     after = read_trace(b, tables=COMPARED, scope="steps", find_steps=True)
@@ -66,7 +66,7 @@ def _step_time_lines(differences: "pd.DataFrame") -> list[str]:
     """Return lines: how many times as fast a step is and, for each side, whether its steps are unequal or some long."""
     import pandas as pd
 
-    from multicard.analysis.comparison.trace_comparison import STEP_TIME
+    from multicard.answers.comparison.trace_comparison import STEP_TIME
 
     times: dict[str, StepTime] = differences.attrs["step_times"]
     is_step_time = differences["name"].eq(STEP_TIME) & differences["table"].eq("steps")
@@ -109,7 +109,7 @@ def _ratio_words(ratio: float, bounds: tuple[float, float] | None) -> str:
     >>> _ratio_words(1.02, (0.99, 1.05))
     'inconclusive: +2.0% (95% CI -1.0% to +5.0%)'
     """
-    from multicard.analysis.runs.step_periods import FEWEST_PERIODS
+    from multicard.results.step_periods import FEWEST_PERIODS
 
     if bounds is None:
         return f"{_change(ratio)}, too few steps for an interval: capture {FEWEST_PERIODS + 1} or more"
@@ -137,7 +137,7 @@ def _unequal_steps_line(side: str, time: "StepTime") -> str:
 
 def _span_lines(differences: "pd.DataFrame") -> list[str]:
     """Return lines: why there is no step time, and instead the spans of both sides, if both have one."""
-    from multicard.analysis.comparison.trace_comparison import SPAN
+    from multicard.answers.comparison.trace_comparison import SPAN
 
     without_steps = [side for side in ("a", "b") if side not in differences.attrs["step_times"]]
     line = f"step time: cannot tell, since no steps were found in {' and '.join(without_steps)}"

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from multicard.cli._console import console, say
-from multicard.cli._next_step import next_step
+from multicard.cli._next_step import command_line, next_step
 from multicard.core.errors import UserError
 from multicard.core.terminal import plain
 from multicard.core.text import counted
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from rich.table import Table
 
-    from multicard.experiment.config import Experiment
+    from multicard.config.experiment import Experiment
     from multicard.results.results import Results
 
 # Short headings for columns that have longer names.
@@ -25,14 +25,16 @@ HEADINGS = {
     "throughput_samples_per_s": "samples/s", "tokens_per_s": "tokens/s", "steps_per_s": "steps/s",
     "data_share": "data wait", "exposed_communication_share": "exposed communication",
 }  # fmt: skip
+# The question that the number of devices answers, below the table.
+HOW_MUCH_FASTER = "how much faster"
 UNCOUNTED = "the samples of a step are unknown, so throughput is in steps and there is no speed-up: state them by"
 
 
 def print_results(experiment: "Experiment", config: Path) -> None:
     """Print what could change the results of the scenarios, where the report is, and what to do next.
 
-    If there is a single scenario, a table of its configurations is printed first. `config`: configuration file of the
-    experiment.
+    If there is a single scenario, a table of its configurations is printed first, and after what could change the
+    results stand the answers that sum them up. `config`: configuration file of the experiment.
 
     Raises `UserError` if a scenario was not measured.
     """
@@ -42,6 +44,7 @@ def print_results(experiment: "Experiment", config: Path) -> None:
     folder = Path(experiment.results)
     outcomes: dict[str, str] = {}  # by run, because scenarios may share runs
     lines: list[str] = []
+    answers: list[str] = []
     is_alone = len(experiment.scenarios) == 1
     for name, scenario in experiment.scenarios.items():
         tables = folder / "scenarios" / name
@@ -51,15 +54,38 @@ def print_results(experiment: "Experiment", config: Path) -> None:
         outcomes |= {run.run: run.outcome for run in results.runs}
         if is_alone:
             lines += _print_table(scenario.question, results)
+            answers = _brief(results)
         lines += [line if is_alone else f"{name}: {line}" for line in _lines_below(results)]
-    lines += [*_changed_scripts(experiment), f"report: {folder / 'report.html'}"]
-    say(*dict.fromkeys(lines), _next_step(experiment, config, outcomes))
+    lines += _changed_scripts(experiment)
+    following = _next_step(experiment, config, outcomes)
+    details = command_line("recommend", experiment.results)
+    if answers and not following.endswith(details):
+        answers.append(f"more: {details}")
+    say(*dict.fromkeys(lines), *answers, f"report: {folder / 'report.html'}", following)
+
+
+def _brief(results: "Results") -> list[str]:
+    """Return the answers that sum up the results, a line each: how much faster, what grew, and what to try first."""
+    from multicard.answers.answer import HOW_MANY
+    from multicard.answers.choice.recommend import advise
+
+    jobs = advise(results).jobs
+    if not jobs:
+        return []
+    device_counts = {configuration["devices"] for configuration in results.configurations()}
+    lines = []
+    for answer in jobs[0].brief:
+        is_asked = answer.question != HOW_MANY or len(device_counts) > 1
+        if is_asked:
+            question = HOW_MUCH_FASTER if answer.question == HOW_MANY else answer.question.lower()
+            lines.append(f"{question}: {answer.sentence}")
+    return lines
 
 
 def _print_table(question: str, results: "Results") -> list[str]:
     """Print the configurations of a scenario, if it has any; return lines that explain the table."""
-    from multicard.analysis.overview import measures_shown, overview
-    from multicard.experiment.workload import workload_of
+    from multicard.answers.overview import measures_shown, overview
+    from multicard.answers.scaling.headline import STATES_SAMPLES, TABLE_STATES_SAMPLES
 
     frame = results.frame()
     if frame.empty:
@@ -70,40 +96,41 @@ def _print_table(question: str, results: "Results") -> list[str]:
     if rows["iteration_time_s_low"].notna().any():
         lines.append("in brackets: the 95% CI over repeats")
     if any(run.is_completed for run in results.runs):
-        workload = workload_of(frame)
+        is_from_traces = "traced_devices" in frame and frame["traced_devices"].notna().any()
         if rows["data_share"].isna().all():
-            lines.append(f"data wait: {workload.data_wait_unknown}")
+            wrap = "no loader of PyTorch's was seen: wrap yours by multicard.marks.wrap_loader"
+            lines.append(f"data wait: {'traces do not tell it' if is_from_traces else wrap}")
         if "steps_per_s" in rows and rows["steps_per_s"].notna().any():
-            lines.append(f"{UNCOUNTED} {workload.states_samples_by}")
+            lines.append(f"{UNCOUNTED} {TABLE_STATES_SAMPLES if is_from_traces else STATES_SAMPLES}")
     lost = rows[rows["reason"] != ""]
     return lines + [f"{row['outcome'].replace('_', ' ')}: {row['reason']}" for _, row in lost.iterrows()]
 
 
 def _lines_below(results: "Results") -> list[str]:
     """Return lines: what parts of the step cost, which runs cannot run here, and what could change the results."""
-    from multicard.analysis import ablation
-    from multicard.analysis.notes import notes
+    from multicard.answers import ablation
+    from multicard.answers.notes import notes
+    from multicard.answers.scaling.headline import headline
 
-    lines = []
+    lines = list(headline(results).caveats)
     if results.ablated():
         lines += ablation.cost_lines(ablation.costs(results))
-        lines += [text for _, text in ablation.not_measured(results)]
     lines += [f"{count} cannot run here: {reason}" for reason, count in Counter(results.reasons_not_run()).items()]
     return lines + notes(results, profiled=True)
 
 
 def _changed_scripts(experiment: "Experiment") -> Iterator[str]:
     """Yield a line for each script that has changed since it was measured, because its runs are not measured again."""
+    from multicard.config.read_run import read_run_if_any
+    from multicard.config.runs import distinct, expand
     from multicard.core.files import sha256
     from multicard.core.system import read_or_none
-    from multicard.experiment.read_run import read_run_if_any
-    from multicard.experiment.runs import distinct, expand
-    from multicard.experiment.workload import WORKLOADS
+    from multicard.launch.start import rank_command
 
     folder = Path(experiment.results) / "runs"
     changed: Counter[str] = Counter()
     for name, run in distinct(expand(experiment)).items():
-        script = WORKLOADS[run.parameters.workload].launching(run.parameters).script
+        script = rank_command(run.parameters).script
         record = read_run_if_any(folder / name) if script is not None else None
         measured = record.script if record is not None else None
         if script is None or measured is None or measured.file is None or measured.sha256 is None:
@@ -133,10 +160,10 @@ def _next_step(experiment: "Experiment", config: Path, outcomes: Mapping[str, st
 
 def _launches(experiment: "Experiment") -> bool:
     """Return True if any run is of a job that multicard launches."""
-    from multicard.experiment.runs import distinct, expand
-    from multicard.experiment.workload import WORKLOADS
+    from multicard.config.runs import distinct, expand
+    from multicard.launchers import LAUNCHERS
 
-    return any(WORKLOADS[run.parameters.workload].launches for run in distinct(expand(experiment)).values())
+    return any(LAUNCHERS[run.parameters.launched_by].launches for run in distinct(expand(experiment)).values())
 
 
 class Column(NamedTuple):
@@ -160,7 +187,7 @@ class Column(NamedTuple):
 def overview_tables(title: str, rows: "pd.DataFrame", measures: list[str], width: int) -> list["Table"]:
     """Return tables of configurations for the terminal: parameters, measures with their intervals, and outcomes.
 
-    `rows`: made by `analysis.overview`. Measures that no configuration has are left out. Measures that do not fit into
+    `rows`: made by `answers.overview`. Measures that no configuration has are left out. Measures that do not fit into
     `width` characters follow in further tables, so that no number is cut.
     """
     parameters = [

@@ -109,6 +109,8 @@ def _print_answer(trace: "TraceAnalysis") -> bool:
     if answer.parts:
         part_headings = ("Part", "Time", "Share", "In calls of")
         say(text_table("Where the time of a GPU goes", part_headings, answer.parts))
+    for cause in answer.causes:
+        say(f"cause: {cause.cause}", f"  try: {cause.remedy}")
     if answer.kernels:
         kernel_headings = ("Time", "Share of kernels", "Calls", "Class", "Kernel")
         say(text_table(f"Longest kernels of a GPU{answer.over}", kernel_headings, answer.kernels, NAME_WIDTH))
@@ -137,9 +139,9 @@ def _make_runs(table: Path, overwrite: bool, step_range: str | None, large: bool
     from multicard.adopt.configuration import configuration
     from multicard.adopt.table import read_table
     from multicard.adopt.traced import gather
-    from multicard.archive.matrix import Matrix
     from multicard.cli.run import run_and_print
-    from multicard.experiment.load import check
+    from multicard.config.load import check
+    from multicard.config.plan import Plan
 
     runs = read_table(table)
     config = {"results": RESULTS, **configuration(runs)}
@@ -166,7 +168,7 @@ def _make_runs(table: Path, overwrite: bool, step_range: str | None, large: bool
             shutil.rmtree(target, ignore_errors=True)
             shutil.copytree(run, target)  # keeps the files' times, which tell Snakemake what is out of date
     print(f"configuration: {CONFIG}", flush=True)
-    run_and_print(Matrix.plan(check(config, str(CONFIG))), CONFIG)
+    run_and_print(Plan.make(check(config, str(CONFIG))), CONFIG)
 
 
 COMMAND = Command(UNDERSTAND, "multicard analyze report.nsys-rep", add_arguments, run)

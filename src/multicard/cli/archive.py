@@ -19,11 +19,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Pack the runs of an experiment, and list the skipped ones; exit with 1 if there are any."""
-    from multicard.archive.pack import pack
+    from multicard.config.experiment import ARCHIVE
+    from multicard.config.load import read_experiment
     from multicard.core.text import listed
     from multicard.core.units import BYTES, with_unit
-    from multicard.experiment.config import ARCHIVE
-    from multicard.experiment.load import read_experiment
+    from multicard.share.pack import pack
 
     out = arguments.out or Path(f"{arguments.config.stem}{ARCHIVE}")
     packed = pack(read_experiment(arguments.config, arguments.profile, outside=False), out)

@@ -19,8 +19,8 @@ from multicard.core.files import atomic_write
 from multicard.core.text import counted, printable
 
 if TYPE_CHECKING:
-    from multicard.analysis.comparison.results import Comparison
-    from multicard.analysis.comparison.words import SideNames
+    from multicard.answers.comparison.results import Comparison
+    from multicard.answers.comparison.words import SideNames
     from multicard.api.results import ExperimentResults
 
 
@@ -67,7 +67,7 @@ def compare_results(arguments: argparse.Namespace) -> int:
     It is 1 if any comparison has a regression, else 2 if any cannot tell, else 0. Raises `UserError` if an option is
     faulty, or results cannot be read.
     """
-    from multicard.analysis.comparison.words import SideNames
+    from multicard.answers.comparison.words import SideNames
 
     tolerance = _tolerance(arguments.fail_above)
     measures = _measures(arguments.measure, tolerance)
@@ -107,7 +107,7 @@ def _measures(text: str | None, tolerance: float | None) -> list[str] | None:
 
     Without --measure they are all measures or, with a tolerance, only the iteration time.
     """
-    from multicard.analysis.comparison.pairs import COMPARED_MEASURES
+    from multicard.answers.comparison.pairs import COMPARED_MEASURES
 
     if not text:
         return None if tolerance is None else ["iteration_time"]
@@ -132,7 +132,7 @@ def _read_all(paths: Sequence[Path]) -> list["ExperimentResults"]:
 
 def _problems(comparison: "Comparison") -> list[str]:
     """Return what keeps the comparison from an answer; nothing without a tolerance, because then none is asked for."""
-    from multicard.analysis.comparison.words import problem_lines
+    from multicard.answers.comparison.words import problem_lines
 
     return [] if comparison.tolerance is None else problem_lines(comparison)
 
@@ -141,7 +141,7 @@ def _print(
     comparison: "Comparison", problems: Sequence[str], names: "SideNames", arguments: argparse.Namespace
 ) -> None:
     """Print a comparison as text or as JSON, and its problems on standard error."""
-    from multicard.analysis.comparison.words import change_lines, remark_lines, summary_lines
+    from multicard.answers.comparison.words import change_lines, remark_lines, summary_lines
 
     if arguments.json:
         print(json.dumps(asdict(comparison) | {"problems": problems}, indent=2))
@@ -157,7 +157,7 @@ def _print(
 
 
 def _exit_code(comparison: "Comparison", problems: Sequence[str]) -> int:
-    from multicard.analysis.comparison.changes import CANNOT_TELL, REGRESSION
+    from multicard.answers.comparison.changes import CANNOT_TELL, REGRESSION
 
     is_judged = comparison.tolerance is not None
     if is_judged and comparison.with_verdict(REGRESSION):
@@ -172,8 +172,8 @@ def _add_suite(suites: ElementTree.Element, comparison: "Comparison", name: str,
     A case within the tolerance passes, a regression is a failure, and a case that cannot be told is an error. Any other
     case is skipped. Each of `problems` is a case with an error.
     """
-    from multicard.analysis.comparison.changes import CANNOT_TELL, REGRESSION, WITHIN
-    from multicard.analysis.comparison.words import change_words
+    from multicard.answers.comparison.changes import CANNOT_TELL, REGRESSION, WITHIN
+    from multicard.answers.comparison.words import change_words
 
     suite = ElementTree.SubElement(suites, "testsuite", name=printable(name))
     tags = {REGRESSION: "failure", CANNOT_TELL: "error"}

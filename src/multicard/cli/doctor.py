@@ -44,9 +44,9 @@ def run(arguments: argparse.Namespace) -> None:
 
 def measure(arguments: argparse.Namespace) -> bool:
     """Measure this machine, write the record into the results, and print it; return True if all could be measured."""
+    from multicard.config.load import read_experiment
     from multicard.core.files import unwritable, write_json
     from multicard.core.layout import machine_file
-    from multicard.experiment.load import read_experiment
 
     counts = numbers_of_devices(arguments.devices) if arguments.devices else None
     if not 0 < arguments.seconds < float("inf"):
@@ -54,8 +54,8 @@ def measure(arguments: argparse.Namespace) -> bool:
     results = Path(read_experiment(arguments.config).results if arguments.config else "results")
     if reason := unwritable(results):
         raise UserError(f"results: cannot write: {reason}")
-    from multicard.analysis.machine.limits import lines, read_machine
     from multicard.machine.measure import measure_machine
+    from multicard.results.limits import lines, read_machine
 
     device = device_of(arguments.device)
     record = measure_machine(device, counts, arguments.seconds, lambda line: print(line, file=sys.stderr, flush=True))

@@ -6,7 +6,7 @@ from pathlib import Path
 from multicard.cli._command import PREPARE, Command, add_results
 from multicard.cli._console import say
 
-# The keys of `multicard.api.export.EXPORT_FORMATS`, repeated here so that the help does not import that module.
+# The keys of `multicard.share.export.EXPORT_FORMATS`, repeated here so that the help does not import that module.
 FORMAT_NAMES = ("json", "mlflow", "openmetrics", "tensorboard", "wandb")
 
 
@@ -22,20 +22,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Write the results for another tool, and print what opens them."""
     from multicard import read_results
-    from multicard.api.export import EXPORT_FORMATS, as_line, export, exported_runs
-    from multicard.experiment.config import ARCHIVE
+    from multicard.config.experiment import ARCHIVE
+    from multicard.share.export import EXPORT_FORMATS, as_line, export, exported_runs
 
     source: Path = arguments.source
     results = read_results(source)
+    runs = exported_runs(results.measures, results.steps)
     if arguments.to == "json" and not arguments.out:
-        for exported_run in exported_runs(results):
+        for exported_run in runs:
             print(as_line(exported_run))
         return
     name = source.resolve().name.removesuffix(ARCHIVE).removesuffix(".yaml")
     out = arguments.out or Path(f"{name}-{arguments.to}")
-    export(results, arguments.to, out)
+    export(runs, arguments.to, out)
     opened = EXPORT_FORMATS[arguments.to].opened.format(out=out)
-    say(f"runs: {len(results.measures)}: {out} ({opened})")
+    say(f"runs: {len(runs)}: {out} ({opened})")
 
 
 COMMAND = Command(PREPARE, "multicard export results --to mlflow", add_arguments, run)

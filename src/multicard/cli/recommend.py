@@ -36,7 +36,7 @@ class Prediction:
     devices: int
     # Seconds; None if it was not predicted, as in the two fields below.
     step_time_s: Estimate | None
-    # Units of the workload per second.
+    # Units of the program per second.
     throughput_per_s: Estimate | None
     # Over one device.
     speedup: Estimate | None

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 REPORT, PROPOSAL = "report.html", Path("proposal.md")
 # Units in which the work of a run may be counted, with the help of their options: the keys of
-# `multicard.analysis.choice.applied.WORK`.
+# `multicard.answers.choice.applied.WORK`.
 WORK = {
     "samples": "samples (images) of a run, such as 1e9",
     "tokens": "tokens of a run, where these were counted",
@@ -69,7 +69,7 @@ def run(arguments: argparse.Namespace) -> None:
     print where it is.
     """
     from multicard import read_results
-    from multicard.experiment.config import ARCHIVE
+    from multicard.config.experiment import ARCHIVE
 
     source: Path = arguments.source
     stated = {name: value for name in APPLIED if (value := getattr(arguments, name.replace("-", "_"))) is not None}
@@ -93,7 +93,7 @@ def run(arguments: argparse.Namespace) -> None:
 def print_proposal(arguments: argparse.Namespace, stated: Mapping[str, Any]) -> None:
     """Write the page for an application, and print the names of its files. `stated`: values of `APPLIED`."""
     from multicard import read_results
-    from multicard.analysis.choice.applied import Request
+    from multicard.answers.choice.applied import Request
     from multicard.report.proposal.document import check_markdown
 
     check_markdown(arguments.proposal)

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-    from multicard.archive.matrix import Matrix
-    from multicard.experiment.machine import Machine
-    from multicard.experiment.runs import Run
+    from multicard.config.plan import Plan
+    from multicard.config.runs import Run
+    from multicard.programs.machine import Machine
     from multicard.runs.parameters import JobParameters
 
 
@@ -48,45 +48,45 @@ def run(arguments: argparse.Namespace) -> None:
 
     Options of Snakemake after `--` are passed on, and Snakemake then prints its own output.
     """
-    from multicard.archive.matrix import Matrix
     from multicard.cli._pipeline import run_pipeline
-    from multicard.experiment.load import read_experiment
+    from multicard.config.load import read_experiment
+    from multicard.config.plan import Plan
 
     experiment = read_experiment(arguments.config, arguments.profile)
     if arguments.trailing and not arguments.dry_run:
         sys.exit(0 if run_pipeline(arguments.config, arguments.profile, arguments.trailing) else 1)
-    matrix = Matrix.plan(experiment)
+    plan = Plan.make(experiment)
     if arguments.dry_run:
-        print_runs(matrix, arguments.retry_failed)
+        print_runs(plan, arguments.retry_failed)
         return
-    matrix = prepare_undecided(matrix, arguments.config, arguments.profile)
+    plan = prepare_undecided(plan, arguments.config, arguments.profile)
     if arguments.profile is None:
-        check_start(matrix)
-    run_and_print(matrix, arguments.config, arguments.profile, arguments.retry_failed)
+        check_start(plan)
+    run_and_print(plan, arguments.config, arguments.profile, arguments.retry_failed)
 
 
-def prepare_undecided(matrix: "Matrix", config: Path, profile: Path | None) -> "Matrix":
+def prepare_undecided(plan: "Plan", config: Path, profile: Path | None) -> "Plan":
     """Prepare the data sets whose size decides which runs can run; return a new plan, and print what it excludes.
 
     So a run whose data set is too small is excluded before the first run starts, instead of failing. If there are no
     such data sets, return the plan unchanged. Exits with 1 if they cannot be prepared.
     """
-    from multicard.archive.matrix import Matrix
     from multicard.cli._pipeline import run_pipeline
+    from multicard.config.plan import Plan
 
-    undecided = matrix.undecided_data()
+    undecided = plan.undecided_data()
     if not undecided:
-        return matrix
+        return plan
     print("prepare data sets, whose size decides which runs can run", flush=True)
     if not run_pipeline(config, profile, targets=undecided):
         sys.exit(1)
-    planned = Matrix.plan(matrix.experiment)
-    new_reasons = Counter(why for run, why in planned.not_runnable().items() if matrix.reasons[run] is None)
+    planned = Plan.make(plan.experiment)
+    new_reasons = Counter(why for run, why in planned.not_runnable().items() if plan.reasons[run] is None)
     say(*(f"{counted(count, 'run')} cannot run: {why}" for why, count in new_reasons.items()))
     return planned
 
 
-def check_start(matrix: "Matrix", planning: bool = False, by_option: bool = False) -> None:
+def check_start(plan: "Plan", planning: bool = False, by_option: bool = False) -> None:
     """Raise `UserError`, with a line for each reason, if no run of an experiment can start on this machine.
 
     An experiment on a cluster, or one that has a recorded run already, is not refused for this. Unless `planning`, the
@@ -103,11 +103,11 @@ def check_start(matrix: "Matrix", planning: bool = False, by_option: bool = Fals
         raise UserError(
             f"cannot write to this folder, where Snakemake keeps its state: {problem}; run it from another one"
         )
-    folder = Path(matrix.experiment.results) / "runs"
-    measured = any((folder / run / RUN).exists() for run in matrix.runs)
-    if measured or matrix.experiment.cluster:
+    folder = Path(plan.experiment.results) / "runs"
+    measured = any((folder / run / RUN).exists() for run in plan.runs)
+    if measured or plan.experiment.cluster:
         return
-    planned = [matrix.runs[run].parameters for run in matrix.planned()]
+    planned = [plan.runs[run].parameters for run in plan.planned()]
     if planning and not planned:
         return
     refused = []
@@ -117,32 +117,32 @@ def check_start(matrix: "Matrix", planning: bool = False, by_option: bool = Fals
             return
         refused.append(reason)
     processes = f"; {'--device cpu' if by_option else 'device: cpu'} runs it on CPU processes"
-    for run, reason in matrix.not_runnable().items():
-        lacks_gpu = matrix.runs[run].parameters.device == "cuda" and matrix.machine.gpus == 0
+    for run, reason in plan.not_runnable().items():
+        lacks_gpu = plan.runs[run].parameters.device == "cuda" and plan.machine.gpus == 0
         refused.append(f"cannot run here: {reason}{processes if lacks_gpu else ''}")
     raise UserError(*dict.fromkeys(refused))
 
 
 def _refusal(p: "JobParameters") -> str | None:
-    """Return why a run cannot start here, by its workload or because of a stated profiler; None if it can."""
+    """Return why a run cannot start here, by its program or because of a stated profiler; None if it can."""
     from multicard.core.reasons import describe_reason
-    from multicard.experiment.workload import WORKLOADS
+    from multicard.launch import start
     from multicard.launch.profiler_choice import choose_profiler
+    from multicard.launchers import LAUNCHERS
 
-    work = WORKLOADS[p.workload]
-    if reason := work.refusal(p):
+    command = start.rank_command(p)
+    if reason := start.refusal(p, command):
         return describe_reason(reason)
     try:
         if p.profiler != "auto":
-            launching = work.launching(p)
             # Raises `UserError` if the stated profiler cannot record the run here.
-            choose_profiler(p.profiler, p.device, launching.hidden_from_profilers, launching.interpreter)
+            choose_profiler(p.profiler, p.device, LAUNCHERS[p.launched_by].hidden_from_profilers, command.python)
     except UserError as error:
         return str(error)
     return None
 
 
-def run_and_print(matrix: "Matrix", config: Path, profile: Path | None = None, retry_failed: bool = False) -> None:
+def run_and_print(plan: "Plan", config: Path, profile: Path | None = None, retry_failed: bool = False) -> None:
     """Run the experiment of the configuration file `config`, and print its results.
 
     `retry_failed`: True to run again the runs that did not complete, whose records are removed first.
@@ -151,17 +151,17 @@ def run_and_print(matrix: "Matrix", config: Path, profile: Path | None = None, r
     others did not.
     """
     from multicard.cli._pipeline import run_pipeline
+    from multicard.config.read_run import read_run_if_any
     from multicard.core.layout import RUN
-    from multicard.experiment.read_run import read_run_if_any
 
-    folder = Path(matrix.experiment.results) / "runs"
+    folder = Path(plan.experiment.results) / "runs"
     if retry_failed:
-        for run in matrix.planned():
+        for run in plan.planned():
             record = read_run_if_any(folder / run)
             if record is not None and not record.completed:
                 (folder / run / RUN).unlink()
     has_made_all = run_pipeline(config, profile)
-    records = [read_run_if_any(folder / run) for run in matrix.runnable()]
+    records = [read_run_if_any(folder / run) for run in plan.runnable()]
     ended = {record.outcome if record else None for record in records}
     if not has_made_all or "completed" not in ended:
         sys.exit(1)
@@ -169,52 +169,50 @@ def run_and_print(matrix: "Matrix", config: Path, profile: Path | None = None, r
         sys.exit(SOME_FAILED)
 
 
-def print_runs(matrix: "Matrix", retry_failed: bool = False) -> None:
+def print_runs(plan: "Plan", retry_failed: bool = False) -> None:
     """Print a table of the runs with their order and state, and lines: why some cannot run, and what the runs cost."""
-    machine = matrix.machine
-    states = {run: _state(matrix, run, retry_failed) for run in matrix.runs}
+    machine = plan.machine
+    states = {run: _state(plan, run, retry_failed) for run in plan.runs}
     # Runs that could run on a machine that also has what this one lacks.
-    possible = {
-        name: run for name, run in matrix.runs.items() if run.unsupported_reason(machine.hypothetical()) is None
-    }
-    lines = [_summary(matrix, states)]
+    possible = {name: run for name, run in plan.runs.items() if run.unsupported_reason(machine.hypothetical()) is None}
+    lines = [_summary(plan, states)]
     if FAILED in states.values():
         lines.append("--retry-failed runs again what failed before")
-    reasons = Counter(matrix.not_runnable().values())
+    reasons = Counter(plan.not_runnable().values())
     for reason, count in reasons.most_common():
         lines.append(f"{count} cannot: {reason}")
     unlikely_count = sum(run.exceeds_memory(machine) for run in possible.values())
     if unlikely_count:
         unlikely = counted(unlikely_count, "run")
         lines.append(f"{unlikely} unlikely to fit into the memory of a GPU (outcome out_of_memory)")
-    for name, model in matrix.experiment.models.items():
+    for name, model in plan.experiment.models.items():
         if model.missing_files():
             lines.append(f"download the weights of {name}: {model.download_command}")
     # The cost includes runs that cannot run here, because they may run on another machine.
     to_run = [run for name, run in possible.items() if states[name] in (WOULD_RUN, CANNOT)]
-    lines += _costs(matrix, to_run)
-    say(_table(matrix, states, possible), *lines)
+    lines += _costs(plan, to_run)
+    say(_table(plan, states, possible), *lines)
 
 
-def _table(matrix: "Matrix", states: Mapping[str, str], possible: Mapping[str, "Run"]) -> "Table":
+def _table(plan: "Plan", states: Mapping[str, str], possible: Mapping[str, "Run"]) -> "Table":
     """Return a table of each scenario's runs, in their order, with the memory that the runs in `possible` need."""
     from rich.table import Table
 
-    memory = {name: _memory_needed(run, matrix.machine) for name, run in possible.items()}
+    memory = {name: _memory_needed(run, plan.machine) for name, run in possible.items()}
     has_memory = any(memory.values())
     headings = ["Scenario", "Order", "Run", "Here"]
     if has_memory:
         headings.append("Memory per GPU")
     table = Table(*headings)
     # All runs have a position, by which they are sorted. Only runs that run here have a number, which is shown.
-    positions = {run: position for position, run in enumerate(matrix.order)}
-    numbers = {run: number for number, run in enumerate(matrix.planned(), start=1)}
-    for scenario, runs in matrix.scenarios.items():
+    positions = {run: position for position, run in enumerate(plan.order)}
+    numbers = {run: number for number, run in enumerate(plan.planned(), start=1)}
+    for scenario, runs in plan.scenarios.items():
         # Only the first row of a scenario has its name.
         name = scenario
         for run in sorted(runs, key=lambda run: positions[run.id]):
             number = str(numbers.get(run.id, ""))
-            state = matrix.reasons[run.id] or states[run.id]
+            state = plan.reasons[run.id] or states[run.id]
             cells: list[str | Text] = [name, number, run.id, plain(state)]
             if has_memory:
                 cells.append(memory.get(run.id, ""))
@@ -224,11 +222,11 @@ def _table(matrix: "Matrix", states: Mapping[str, str], possible: Mapping[str, "
     return table
 
 
-def _summary(matrix: "Matrix", states: Mapping[str, str]) -> str:
+def _summary(plan: "Plan", states: Mapping[str, str]) -> str:
     """Return how many runs are in each state, and what the machine has that they are planned for."""
     from multicard.profilers import PROFILERS
 
-    machine = matrix.machine
+    machine = plan.machine
     counts = Counter(states.values())
     parts = [f"{counts[state]} {state}" for state in (WOULD_RUN, DONE, FAILED, ELSEWHERE) if counts[state]]
     if not counts[WOULD_RUN]:
@@ -242,11 +240,11 @@ def _summary(matrix: "Matrix", states: Mapping[str, str]) -> str:
     return f"{runs}: {', '.join(parts)} ({nodes}{', '.join(equipment)})"
 
 
-def _costs(matrix: "Matrix", runs: Sequence["Run"]) -> list[str]:
+def _costs(plan: "Plan", runs: Sequence["Run"]) -> list[str]:
     """Return a line on what the runs on GPUs cost; no line if no run on GPUs has a known length."""
-    from multicard.experiment.estimate import estimate_cost
+    from multicard.config.estimate import estimate_cost
 
-    cost = estimate_cost(runs, matrix.experiment.time_limit_min, matrix.machine.gpus)
+    cost = estimate_cost(runs, plan.experiment.time_limit_min, plan.machine.gpus)
     if not cost.wall_h:
         return []
     hours = f"{cost.wall_h:.3g} h, one run after another, {cost.node_gpu_h:.3g} GPU hours of whole nodes"
@@ -254,15 +252,15 @@ def _costs(matrix: "Matrix", runs: Sequence["Run"]) -> list[str]:
     return [f"about {hours}{unknown}"]
 
 
-def _state(matrix: "Matrix", run: str, retry_failed: bool) -> str:
+def _state(plan: "Plan", run: str, retry_failed: bool) -> str:
     """Return the state of a run: what the pipeline would do with it, or why it would do nothing."""
-    if run in matrix.measured:
+    if run in plan.measured:
         return ELSEWHERE
-    if matrix.reasons[run]:
+    if plan.reasons[run]:
         return CANNOT
-    from multicard.experiment.read_run import read_run_if_any
+    from multicard.config.read_run import read_run_if_any
 
-    record = read_run_if_any(Path(matrix.experiment.results) / "runs" / run)
+    record = read_run_if_any(Path(plan.experiment.results) / "runs" / run)
     if record is None:
         return WOULD_RUN
     if record.completed:

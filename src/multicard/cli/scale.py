@@ -28,7 +28,7 @@ from multicard.core.units import ARGS_PREFIX
 from multicard.core.values import JsonObject
 
 if TYPE_CHECKING:
-    from multicard.experiment.config import Scenario
+    from multicard.config.experiment import Scenario
 
 SCENARIO = "scale"  # name of the only scenario in the file
 
@@ -48,9 +48,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     add(
         "--ablate", metavar="PART,...",
-        help="run also without loading (loader), without exchanging gradients (communication), without loading and the "
-        "host's work (host, GPUs only), and without all that is named, to measure what each costs; such runs train "
-        "nothing",
+        help="run also without loading (loader), without exchanging gradients (communication), and without both, to "
+        "measure what each costs; such runs train nothing",
     )  # fmt: skip
     add("--steps", type=int, default=50, help="measured steps (default: %(default)s)")
     add("--warmup", type=int, metavar="N", help="warm-up steps before the measured ones (default: 10)")
@@ -86,9 +85,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Write the configuration, run it, and print its results; exit codes are those of `run_and_print`."""
-    from multicard.archive.matrix import Matrix
     from multicard.cli.run import check_start, print_runs, run_and_print
-    from multicard.experiment.load import check
+    from multicard.config.load import check
+    from multicard.config.plan import Plan
 
     config = configuration(arguments)
     path = arguments.config_out
@@ -96,7 +95,7 @@ def run(arguments: argparse.Namespace) -> None:
         experiment = check(config, "multicard scale")
     except UserError as error:
         raise UserError(*map(_by_option, str(error).splitlines())) from None
-    matrix = Matrix.plan(experiment)
+    plan = Plan.make(experiment)
     scenario = experiment.scenarios[SCENARIO]
     warning = _same_samples(scenario)
     if warning:
@@ -104,9 +103,9 @@ def run(arguments: argparse.Namespace) -> None:
     if not path.exists():
         _refuse_foreign_folder(Path(experiment.results))
     if not arguments.write_only:
-        check_start(matrix, planning=arguments.dry_run, by_option=True)
+        check_start(plan, planning=arguments.dry_run, by_option=True)
     if arguments.dry_run:
-        print_runs(matrix, arguments.retry_failed)
+        print_runs(plan, arguments.retry_failed)
         return
     _write(path, as_yaml(config, arguments.trailing), arguments.overwrite)
     print(f"configuration: {path}", flush=True)
@@ -115,7 +114,7 @@ def run(arguments: argparse.Namespace) -> None:
         print(next_step("to run it", "run", path))
         print(next_step("to run it on a cluster", "run", path, "--profile", "slurm"))
         return
-    run_and_print(matrix, path, retry_failed=arguments.retry_failed)
+    run_and_print(plan, path, retry_failed=arguments.retry_failed)
 
 
 def _by_option(line: str) -> str:
@@ -159,10 +158,14 @@ def configuration(arguments: argparse.Namespace) -> JsonObject:
 
     Raises `UserError` if the arguments do not fit together.
     """
-    from multicard.experiment.config import RESULTS, default_results
-    from multicard.workloads.script.parameters import program
-    from multicard.workloads.script.workload import default_figures
+    from multicard.config.experiment import RESULTS, default_results
+    from multicard.launchers import LAUNCHERS
+    from multicard.programs import USER_PROGRAM
+    from multicard.programs.user_command import program
 
+    if arguments.launcher in LAUNCHERS and not LAUNCHERS[arguments.launcher].launches:
+        starting = [name for name, launcher in LAUNCHERS.items() if launcher.launches]
+        raise UserError(f"--launcher: found {arguments.launcher!r}, expected one of auto, {', '.join(starting)}")
     stated_python, command = parse_command(arguments.trailing, arguments.launcher)
     varied = _varied(arguments.vary)
     command = _with_names_of_file(command, varied)
@@ -179,7 +182,7 @@ def configuration(arguments: argparse.Namespace) -> JsonObject:
         "memory_snapshot": arguments.memory_snapshot or None,
     }
     fixed = {
-        "workload": "script",
+        "workload": USER_PROGRAM.name,
         "command": command,
         "folder": ".",
         "device": device,
@@ -194,7 +197,7 @@ def configuration(arguments: argparse.Namespace) -> JsonObject:
         "fixed": fixed,
         "vary": vary,
         "repeats": arguments.repeats,
-        "figures": list(default_figures(len(devices) > 1, device, bool(arguments.ablate))),
+        "figures": _figures(len(devices) > 1, device, bool(arguments.ablate)),
     }
     # The default file, multicard.yaml, gets the default folder, `results`. Not in a clone of multicard: there `results`
     # is the folder of the shipped configuration.
@@ -216,8 +219,7 @@ def _with_names_of_file(command: list[str], varied: dict[str, list[Any]]) -> lis
 
     Raises `UserError` if the command names a parameter that is not varied, or does not name one that is.
     """
-    from multicard.workloads.script.parameters import GIVEN
-    from multicard.workloads.script.template import command_error, renamed
+    from multicard.programs.user_command import GIVEN, command_error, renamed
 
     def name_in_file(name: str) -> str:
         return _name_in_file(name) if _name_in_file(name) in varied else name
@@ -227,6 +229,30 @@ def _with_names_of_file(command: list[str], varied: dict[str, list[Any]]) -> lis
     if error:
         raise UserError(error)
     return command
+
+
+def _figures(several_counts: bool, device: str, ablates: bool) -> list[str]:
+    """Return the names of the figures of the scenario.
+
+    Parameters
+    ----------
+    several_counts
+        True if the number of devices varies.
+    device
+        cpu or cuda.
+    ablates
+        True if there are runs without a part of their step.
+    """
+    figures: list[str] = []
+    if several_counts:
+        figures += ["iteration_time", "speedup", "tradeoff"]
+    if ablates:
+        figures.append("ablation")
+    figures += ["step_breakdown", "utilization", "step_times"]
+    if device == "cuda":
+        figures += ["device_time", "time_shares", "kernel_classes", "collectives"]
+    figures.append("memory")
+    return figures
 
 
 def _question(script: str, device: str, counts: int) -> str:
@@ -277,7 +303,7 @@ def parse_command(command: list[str], launcher: str = "auto") -> tuple[str | Non
 
 def _launcher_of(name: str, is_module: bool) -> str | None:
     """Return the name of the launcher that a module or a program is; None if it is no launcher."""
-    from multicard.workloads.script.launchers import LAUNCHERS
+    from multicard.launchers import LAUNCHERS
 
     for launcher in LAUNCHERS.values():
         if name in (launcher.modules if is_module else launcher.programs):
@@ -296,9 +322,7 @@ def _from_script(command: list[str]) -> str:
 def _ablations(stated: str | None, devices: list[int]) -> dict[str, list[str]]:
     """Return the values of `ablate` as an entry of `vary`; empty without `--ablate`.
 
-    They are: nothing left out, each of the stated parts left out alone, and all of them together. Runs that leave out
-    the host's work leave out loading, too. So with "host" there are also runs that leave out only loading, for
-    comparison.
+    They are: nothing left out, each of the stated parts left out alone, and all of them together.
     """
     from multicard.runs.parameters import ABLATIONS
 
@@ -312,10 +336,6 @@ def _ablations(stated: str | None, devices: list[int]) -> dict[str, list[str]]:
         raise UserError(f"--ablate: found {unknown[0]!r}, expected {expected}, or several with commas between")
     if parts == ["communication"] and max(devices) == 1:
         raise UserError("--ablate: found communication, expected several --devices, between which there is some")
-    if "host" in parts:
-        parts = ["loader", *(part for part in parts if part != "loader")]
-        # "host" includes leaving out the loader, so the combination does not name the loader again.
-        single.remove("loader")
     together = "+".join(part for part in single if part in parts)
     return {"ablate": ["none", *dict.fromkeys((*parts, together))]}
 
@@ -353,7 +373,7 @@ def as_yaml(config: JsonObject, command: list[str]) -> str:
         f"# Written by multicard scale, for: {printable(shlex.join(command))}\n"
         "# Edit it and run it again by multicard run FILE (--dry-run lists the runs); what has been measured stays as "
         "long as\n# its parameters do. Below args are your own parameters, with all values that the runs combine.\n"
-        "# All parameters: python -m multicard.experiment --docs\n"
+        "# All parameters: python -m multicard.config --docs\n"
         f"{yaml.safe_dump(config, sort_keys=False, allow_unicode=True, width=10**6, default_flow_style=None)}"
     )
 

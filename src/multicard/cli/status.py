@@ -27,13 +27,13 @@ def run(arguments: argparse.Namespace) -> None:
     """Print outcomes and remarks; exit with 1 if a run failed, is damaged, or its numbers disagree with its trace."""
     from rich.table import Table
 
-    from multicard.archive.matrix import Matrix
-    from multicard.experiment.load import read_experiment, read_profile
+    from multicard.config.load import read_experiment, read_profile
+    from multicard.config.plan import Plan
     from multicard.workflow.slurm_queue import AT_WORK, queue
 
-    matrix = Matrix.plan(read_experiment(arguments.config, arguments.profile, outside=False))
-    results = Path(matrix.experiment.results)
-    measured = _measured(results, list(matrix.scenarios))
+    plan = Plan.make(read_experiment(arguments.config, arguments.profile, outside=False))
+    results = Path(plan.experiment.results)
+    measured = _measured(results, list(plan.scenarios))
     slurm = queue(Path.cwd())
     # `AT_WORK`: states of jobs that have not ended, queued ones included.
     jobs = {job.run: job for job in slurm.jobs if job.state in AT_WORK}
@@ -41,10 +41,10 @@ def run(arguments: argparse.Namespace) -> None:
     damaged: list[str] = []
     table = Table("Run", "Outcome", "Remarks")
     all_sound = True
-    for run in matrix.runs:
+    for run in plan.runs:
         folder = results / "runs" / run
         try:
-            outcome, remarks, sound = run_status(matrix.reasons[run], folder, jobs.get(run), measured.get(run))
+            outcome, remarks, sound = run_status(plan.reasons[run], folder, jobs.get(run), measured.get(run))
         except UserError as error:
             outcome, remarks, sound = "damaged", [], False
             damaged.append(str(error))
@@ -91,13 +91,13 @@ def run_status(
     """
     import pandas as pd
 
-    from multicard.analysis.runs.conditions import disturbance_of
-    from multicard.analysis.runs.notices import notices
-    from multicard.archive.whole import check_files
     from multicard.core.layout import ACTIVITY, ACTIVITY_INDEX, RUN
     from multicard.core.reasons import describe_reason
     from multicard.launch.attempts import is_at_work
+    from multicard.results.conditions import disturbance_of
+    from multicard.results.notices import notices
     from multicard.results.run_files import RunFiles
+    from multicard.share.whole import check_files
 
     if not (folder / RUN).exists():
         if job and job.state == "PENDING":

@@ -1,7 +1,7 @@
 """Find the best configuration of a scenario with few of its runs, within a budget."""
 
 import argparse
-import importlib.util
+import importlib.metadata
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -17,14 +17,15 @@ from multicard.core.layout import SEARCHES
 from multicard.core.units import ARGS_PREFIX
 
 if TYPE_CHECKING:
-    from multicard.experiment.config import Experiment
-    from multicard.experiment.runs import Run
+    from multicard.config.experiment import Experiment
+    from multicard.config.runs import Run
     from multicard.search.core import Search
     from multicard.search.scenario import ScenarioSpace
     from multicard.search.session import SearchLog
     from multicard.search.variation import AutoBatch
 
 GOALS = ("throughput", "iteration_time")
+OPTUNA_MAJOR = "5"
 # Seconds of each unit of a duration, in the order in which `duration_s` reads the units.
 SECONDS_OF = {"d": 86400, "h": 3600, "m": 60, "s": 1}
 
@@ -64,7 +65,7 @@ def duration_s(text: str) -> float:
 def run(arguments: argparse.Namespace) -> None:
     """Search a scenario for its best configuration; exit with 1 if no run completed."""
     from multicard.cli.run import check_start
-    from multicard.experiment.load import check, read_config
+    from multicard.config.load import check, read_config
     from multicard.search.scenario import ScenarioSpace
     from multicard.search.session import run_search
     from multicard.search.variation import vary_scenario
@@ -79,11 +80,11 @@ def run(arguments: argparse.Namespace) -> None:
         variation = vary_scenario(config, experiment, name, vary, arguments.goal, arguments.largest)
         config, auto = variation.config, variation.auto
         experiment = check(config, f"{source} with --vary")
-    if auto is None and importlib.util.find_spec("sklearn") is None:
-        raise UserError('multicard tune needs sklearn: pip install "multicard[search]"')
+    if auto is None:
+        _check_optuna()
     space = ScenarioSpace(experiment, name, arguments.goal)
     if not arguments.dry_run and arguments.profile is None:
-        check_start(space.matrix)
+        check_start(space.plan)
     search = _begin(space, auto, budget_s, arguments.goal)
     if not search.untried:
         raise UserError(f"{arguments.config}: no configuration of {space.name} is left to try")
@@ -105,6 +106,17 @@ def run(arguments: argparse.Namespace) -> None:
         _conclude(search, space, log, config_path, results)
     if log.failure:
         raise UserError(log.failure)
+
+
+def _check_optuna() -> None:
+    """Raise `UserError` unless Optuna is there in the major version whose sampler the search calls."""
+    try:
+        found = importlib.metadata.version("optuna")
+    except importlib.metadata.PackageNotFoundError:
+        raise UserError('multicard tune needs optuna: pip install "multicard[search]"') from None
+    if found.partition(".")[0] != OPTUNA_MAJOR:
+        wanted = f'expected optuna {OPTUNA_MAJOR}.x: pip install "multicard[search]"'
+        raise UserError(f"multicard tune: found optuna {found}, {wanted}")
 
 
 def _chosen_scenario(experiment: "Experiment", stated: str | None) -> str:

@@ -185,6 +185,22 @@ def described(path: Path) -> FileChecksum:
     return {"name": path.name, "bytes": path.stat().st_size, "sha256": sha256(path)}
 
 
+def exists(path: Path) -> bool:
+    """Return whether a path exists; raise an `OSError` if its name is too long, or if a folder above may not be read.
+
+    From Python 3.14 on, `Path.exists` returns False in these cases, and a message could not name the cause.
+    """
+    try:
+        path.stat()
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+            raise
+        return False
+    except ValueError:  # a NUL character, which no name has
+        return False
+    return True
+
+
 def unwritable(folder: Path) -> str | None:
     """Return why files cannot be made in `folder`; None if they can.
 
@@ -192,7 +208,7 @@ def unwritable(folder: Path) -> str | None:
     """
     folder = folder.absolute()
     try:
-        while not folder.exists():
+        while not exists(folder):
             folder = folder.parent
         if not folder.is_dir():
             return f"{folder} is not a folder"

@@ -1,7 +1,7 @@
 """job.json, in the scratch folder of a job: what the job's processes need to know.
 
-`launch.job` writes it. The training program of each rank, the observer inside each of the job's Python processes
-(`record.observe`) and `launch.node` on each of several nodes read it.
+`launch.job` writes it. The launcher on each node (`launch.node_ranks`, and `launch.node` on each of several nodes) and
+the observer inside each of the job's Python processes (`observe`) read it.
 """
 
 from collections.abc import Mapping
@@ -27,16 +27,29 @@ class ObservedJob:
     measured_steps: int | None
     # The profiler captures at least so many steps; 0 if no profiler is used.
     profiled_steps: int
-    # False for a training program of multicard's own.
-    is_user_program: bool
     # File names and modules, any of which identifies the program that a rank runs.
     program: tuple[str, ...] = ()
-    # Parts of a step that the run leaves out, to measure their cost: see `record.observe.ablation`.
+    # Parts of a step that the run leaves out, to measure their cost: see `observe.ablation`.
     ablate: tuple[str, ...] = ()
     # True if the floating-point operations of one step are counted.
     count_operations: bool = False
-    # True if the history of GPU memory is recorded: see `record.memory_snapshot`.
+    # True if the history of GPU memory is recorded: see `observe.record.memory_snapshot`.
     memory_snapshot: bool = False
+
+
+@dataclass(frozen=True)
+class JobPaths:
+    """Paths of a job that its program may get as arguments; None for what the job does not have."""
+
+    # Folders of the prepared data set and language model.
+    data: Path | None = None
+    model: Path | None = None
+    # The folder in the run directory where the program may save files.
+    saved: Path | None = None
+    # The file from which an interrupted job resumes, and that the program may replace to be resumed.
+    checkpoint: Path | None = None
+    # A temporary folder for files of the program.
+    scratch: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -52,24 +65,19 @@ class JobFile:
     time_limit_s: float
     # The port on the first node where the ranks of a job on several nodes meet.
     port: int
-    # As `JobParameters.stated` returns them; the program validates them by its own model of parameters.
+    # As `JobParameters.stated` returns them; `launch.node` validates them.
     parameters: Mapping[str, Any]
-    # Folders of the prepared data set and language model; None if the run has none.
-    data: Path | None = None
-    model: Path | None = None
-    # The folder in the run directory where a user's script may save files.
-    saved: Path | None = None
     # A temporary folder in the run directory, which all nodes see.
     shared: Path | None = None
-    # The file from which an interrupted job resumes; None if the job writes no checkpoints.
+    data: Path | None = None
+    model: Path | None = None
+    saved: Path | None = None
     checkpoint: Path | None = None
 
     @property
-    def data_folder(self) -> Path:
-        """`data` of a job that needs a data set. Raises `ValueError` if it has none."""
-        if self.data is None:
-            raise ValueError("job.json, data: found null, expected the folder of a prepared data set")
-        return self.data
+    def paths(self) -> JobPaths:
+        """The paths that the program may get."""
+        return JobPaths(self.data, self.model, self.saved, self.checkpoint, self.scratch)
 
     def write(self) -> Path:
         """Write job.json to the folder `scratch`, and return its path."""

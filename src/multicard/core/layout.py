@@ -24,13 +24,15 @@ ACTIVITY_INDEX = "tables.json"
 # Activity tables that are joined over all runs of a scenario.
 GATHERED_ACTIVITIES = (
     "cuda_api", "shares", "kernel_classes", "collectives", "memory_operations", "timeline", "launches", "stragglers",
-    "message_sizes",
+    "message_sizes", "fp32_products",
 )  # fmt: skip
 # Activity tables of each run that an archive holds.
 ARCHIVED_TABLES = ("phases", *GATHERED_ACTIVITIES)
 # Tables joined over all runs of a scenario; each is a Parquet file. The index has names, sizes and checksums of these
 # files and of the files that they were made from.
-SCENARIO_TABLES = (*GATHERED_ACTIVITIES, "steps", "epochs", "runs_info")
+SCENARIO_TABLES = (
+    *GATHERED_ACTIVITIES, "steps", "epochs", "host_work", "code_lines", "loaders", "training_setup", "runs_info",
+)  # fmt: skip
 SCENARIO_INDEX = "tables.json"
 ANSWER = "answer.json"  # the answer to a scenario's question: a sentence, and its numbers
 
@@ -54,7 +56,9 @@ GPU_SAMPLES = "gpu_samples.csv"  # moved from the scratch folder to the run dire
 
 PROGRESS = "multicard: "  # beginning of the lines about progress that are printed while a job runs
 
-PHASES = ("data", "transfer", "forward", "backward", "optimizer")
+# Phases of a step, and the evaluation that it may have beside them.
+PHASES = DATA, TRANSFER, FORWARD, BACKWARD, OPTIMIZER = ("data", "transfer", "forward", "backward", "optimizer")
+EVALUATION = "evaluation"
 Outcome = Literal["completed", "out_of_memory", "diverged", "timed_out", "failed"]
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 NOT_RUN = "not run"  # shown as the outcome of a run that cannot run here

@@ -19,7 +19,7 @@ def folder_name(name: str, definition: Any) -> str:
     Two configurations that define a name differently have different folders. Two that define it alike share a folder.
     The field `download` is left out of the digest, because it does not change what is prepared.
 
-    >>> from multicard.experiment.models import Model
+    >>> from multicard.programs.models import Model
     >>> folder_name("tiny", Model(architecture="tiny"))
     'tiny-69a8bd36'
     """

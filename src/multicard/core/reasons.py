@@ -27,7 +27,7 @@ WORDINGS = {
     "cannot_run": "cannot run on {node}: {message}",
     "job_lost": "its Slurm jobs ended before it had an outcome (memory, time limit, scancel or a lost node)",
     "not_ablated": "cannot go without {part}: {message}",
-    # Only users' scripts end for the reasons below.
+    # Reasons that follow from whether the job trained, and how.
     "no_torch": "{message}; set the interpreter that your training uses (`python`, --python)",
     "no_steps": "no optimizer step was seen: {message}",
     "too_few_steps": "the script ended after {steps} of {needed_steps} steps that are needed; train longer, or "
@@ -46,7 +46,7 @@ WORDINGS = {
     "set `device: cpu`",
 }
 # Parts of a step, and combinations of them, that an ablated run may skip.
-PARTS = ("loader", "communication", "loader+communication", "host", "communication+host")
+PARTS = ("loader", "communication", "loader+communication")
 # Words for categories of GPU memory (`MemoryHeld.bytes`) whose names do not explain them.
 HOLDERS = {"fragments": "reserved but unallocated", "outside_pytorch": "CUDA and other processes"}
 # Words that follow the text of a reason with this signal.
@@ -81,7 +81,7 @@ class LargestUse:
 
 @dataclass(frozen=True)
 class MemoryHeld:
-    """What held the memory of a GPU when it ran out; made by `multicard.record.memory_held`."""
+    """What held the memory of a GPU when it ran out; made by `multicard.observe.record.memory_held`."""
 
     gpu: int
     total_bytes: int

@@ -4,7 +4,7 @@
         signal: Annotated[str | None, Form(r"SIG[A-Z0-9+]{2,9}")]  # "SIGKILL" goes into archives, "my secret" does not
 
 Numbers and booleans always go into an archive. A text does so only as the rule of its field says. A text whose field
-has no rule is left out, so that a new field is private until somebody decides otherwise. `multicard.archive.allowed`
+has no rule is left out, so that a new field is private until somebody decides otherwise. `multicard.share.allowed`
 applies the rules.
 """
 

@@ -111,14 +111,31 @@ def usable_cpus() -> int:
 def start_of(pid: int) -> str | None:
     """Return when a process was started, as the text of its clock ticks since the system's start.
 
-    None if there is no such process. The value is field 22, starttime, of /proc/[pid]/stat (man 5 proc).
+    None if there is no such process. The value is the field starttime.
     """
-    content = read_or_none(Path(f"/proc/{pid}/stat").read_text)
+    fields = _fields_of(pid)
+    return None if fields is None else fields[22]
+
+
+def cpu_seconds(pid: int) -> float | None:
+    """Return the CPU seconds that a process has used, to a tick of Linux (10 ms); None if there is no such process.
+
+    They are the fields utime and stime. A process that has ended, and that nobody has waited for yet, still has them.
+    """
+    fields = _fields_of(pid)
+    return None if fields is None else (int(fields[14]) + int(fields[15])) / os.sysconf("SC_CLK_TCK")
+
+
+def _fields_of(pid: int) -> dict[int, str] | None:
+    """Return the fields of /proc/[pid]/stat by their numbers in man 5 proc, from the third on.
+
+    None if there is no such process.
+    """
+    content = read_or_none(Path(f"/proc/{pid}/stat").read_bytes)
     if not content:
         return None
-    # The second field is the program's name in brackets, which may itself contain blanks and brackets.
-    fields_from_third = content.rpartition(")")[2].split()
-    return fields_from_third[22 - 3]
+    # The second field is the program's name in brackets, which may itself contain blanks and brackets, in any encoding.
+    return dict(enumerate(content.rpartition(b")")[2].decode().split(), start=3))
 
 
 def in_parallel(function: Callable[[T], R], items: Collection[T]) -> list[R]:

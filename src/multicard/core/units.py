@@ -135,6 +135,15 @@ def show(column: str, value: Any) -> str:
     return number(value, 4) if isinstance(value, float) else str(value)
 
 
+def duration(seconds: float) -> str:
+    """Return a time in words.
+
+    >>> duration(0.034)
+    '34.0 ms'
+    """
+    return with_unit(seconds, SECONDS)
+
+
 def with_unit(value: float, units: Units) -> str:
     """Format a value with three digits, in the largest unit that is not larger than the value. Bytes have no decimals.
 

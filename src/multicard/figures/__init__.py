@@ -1,1 +1,1 @@
-"""Draw figures of the numbers that `multicard.analysis` computes."""
+"""Draw figures of the numbers that `multicard.answers` computes."""

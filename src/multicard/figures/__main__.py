@@ -1,10 +1,10 @@
-"""Print the page about figures: `python -m multicard.figures`."""
+"""Print the page about figures: `python -m multicard.figures > docs/figures.md`."""
 
 import re
 import textwrap
 from pathlib import Path
 
-from multicard.experiment.figures import FIGURES, FigureEntry
+from multicard.config.figures import FIGURES, FigureEntry
 from multicard.figures.catalog import load_drawing
 
 PAGE = Path(__file__).parent / "page.md"
@@ -24,7 +24,8 @@ def _section(entry: FigureEntry) -> str:
     if drawing.paper_figure:
         heading += f" Answers {drawing.paper_figure}."
     if entry.needs:
-        needs = re.sub(r"(vary[.]\w+|\w+$)", r"`\1`", entry.needs)
+        names = "|".join((r"vary[.]\w+", *entry.workloads))
+        needs = re.sub(names, r"`\g<0>`", entry.needs)
         heading += f" Needs {needs}."
     paragraphs = [textwrap.fill(text, WIDTH, break_on_hyphens=False) for text in (heading, drawing.caption)]
     return "\n\n".join((f"### `{entry.name}`", *paragraphs)) + "\n"

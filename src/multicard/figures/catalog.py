@@ -1,7 +1,8 @@
 """Drawings of the catalog: functions that draw a figure, each with the question that it answers and its caption.
 
-The decorator `figure` makes a `Drawing` of a function. The list of all figures is `experiment.figures.FIGURES`, which
-says what a scenario must have for each, and which module has its drawing.
+The decorator `figure` makes a `Drawing` of a function. This is the half of the catalog that takes seconds to import
+(Matplotlib, pandas). The other half, `multicard.config.figures`, lists all figures. It says what a scenario must have
+for each, and which module has its drawing, and it is loaded with every configuration.
 """
 
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from importlib import import_module
 import pandas as pd
 from matplotlib.figure import Figure
 
-from multicard.experiment.figures import FIGURES
+from multicard.config.figures import FIGURES
 from multicard.results.results import Results
 
 # Sentences that several captions share. `multicard.stats.pool` computes the intervals.

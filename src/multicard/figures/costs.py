@@ -10,21 +10,20 @@ from matplotlib.axes import Axes
 from matplotlib.collections import Collection
 from matplotlib.figure import Figure
 
-from multicard.analysis.choice.choices import as_table, choices
-from multicard.analysis.comparison.comparisons import varied
-from multicard.analysis.runs.notices import UNCOUNTED
-from multicard.analysis.scaling.speedup_tables import over_repeats
+from multicard.answers.choice.choices import as_table, choices
+from multicard.answers.comparison.comparisons import varied
+from multicard.answers.scaling.speedup_tables import over_repeats
 from multicard.core.text import counted, for_figure
 from multicard.core.units import BYTES, JOULES, MINUTES, SECONDS, unit_for
-from multicard.experiment.workload import workload_of
 from multicard.figures.bars import draw_grouped_bars, height_of
 from multicard.figures.catalog import BARS, POINTS, figure
 from multicard.figures.points import Quantity, draw_series, series_of
 from multicard.figures.series import completed_of, configuration_names, device_word, labels, named_runs
 from multicard.figures.style import WIDTH_IN, Colour, NothingToShow, colours, legend_below, remove_legend
+from multicard.programs import program_of
+from multicard.results.notices import UNCOUNTED
 from multicard.results.provenance import distinguishing_words
 from multicard.results.results import Results
-from multicard.workloads.llm.techniques import TECHNIQUES
 
 # Units of a training's time: size in seconds, and symbol.
 HOURS = ((86400.0, "days"), (3600.0, "h"), *MINUTES)
@@ -55,8 +54,8 @@ def techniques(results: Results) -> tuple[Figure, pd.DataFrame]:
     measures = results.frame()
     varying = varied(measures, besides=("technique", "devices", "repeat"))
     technique_parameters: set[str] = set()
-    for technique in TECHNIQUES.values():
-        technique_parameters.update(technique.own_parameters)
+    for own_parameters in program_of(measures).own_parameters.values():
+        technique_parameters.update(own_parameters)
     # Parameters that belong to one technique are part of the names of groups, all others of the names of series.
     group_parameters = ["technique", *(name for name in varying if name in technique_parameters)]
 
@@ -98,7 +97,7 @@ def _group_height_in(bars: pd.DataFrame) -> float:
 def tradeoff(results: Results) -> tuple[Figure, pd.DataFrame]:
     """Draw the time of a whole training against its device-hours: a panel per job, a mark per configuration.
 
-    The table has a row per configuration, with the columns of `analysis.choice.choices.as_table`. The figure shows
+    The table has a row per configuration, with the columns of `answers.choice.choices.as_table`. The figure shows
     `time_s` in seconds with its bounds (`time_s_low`, `time_s_high`) against `device_hours`. Both are empty, and the
     configuration has no mark, if none of its runs completed.
     """
@@ -235,7 +234,7 @@ def energy(results: Results) -> tuple[Figure, pd.DataFrame]:
     `energy_per_token_j` in joules with the bounds of its interval (`…_low`, `…_high`).
     """
     measures = results.frame()
-    work = workload_of(measures).unit
+    work = program_of(measures).unit
     if measures[work.energy].isna().all():
         is_on_cpus = set(measures["device"]) == {"cpu"}
         reason = " (a CPU has no meter)" if is_on_cpus else ": the GPUs were not metered"

@@ -10,7 +10,7 @@ import pandas as pd
 from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
 
-from multicard.analysis.notes import notes, synthetic
+from multicard.answers.notes import notes, synthetic
 from multicard.core.files import atomic_write
 from multicard.figures.catalog import load_drawing
 from multicard.figures.style import WIDTH_IN, NothingToShow, note_above, styled
@@ -61,7 +61,7 @@ def draw(name: str, results: Results) -> tuple[Figure, pd.DataFrame]:
     drawing = load_drawing(name)
     with styled():
         try:
-            if not any(run.is_completed for run in results.runs):
+            if results.completed().frame().empty:
                 raise NothingToShow("No run completed")
             figure, data = drawing.draw(results)
             is_synthetic = synthetic(results)

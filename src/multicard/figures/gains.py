@@ -8,8 +8,8 @@ import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.figure import Figure
 
-from multicard.analysis.ablation import NO_LOADING, as_table, costs
-from multicard.analysis.comparison.comparisons import as_used, gains, overheads, varied
+from multicard.answers.ablation import as_table, costs
+from multicard.answers.comparison.comparisons import as_used, gains, overheads, varied
 from multicard.core.text import counted, for_figure
 from multicard.figures.bars import height_of
 from multicard.figures.catalog import HOLLOW, RATIOS, figure
@@ -152,21 +152,19 @@ def _gains_of_repeats(measures: pd.DataFrame, parameter: str, base: object, equa
     "What does each part of the step cost?",
     "Part of the time that is saved by runs without it: without loading (the batches of the warm-up come again and "
     "again), without communication (ranks exchange no gradients), and without both, which may save more or less than "
-    "the two: parts overlap, or compete. Without the host's work (a step is replayed as a CUDA graph) there is no "
-    f"loading either, so it is part of the time without loading. Such runs train nothing. Whiskers {RATIOS}.",
+    f"the two: parts overlap, or compete. Such runs train nothing. Whiskers {RATIOS}.",
 )
 def ablation(results: Results) -> tuple[Figure, pd.DataFrame]:
     """Draw the share of the time that each part of a step costs: a panel per number of devices, a row per part.
 
     The table has a row per configuration and part: the `configuration`, its `device` and `devices`, the part that runs
-    were `without`, what they were `compared_with`, `repeats`, and the ratios `speedup_without` and `cost_share` with
-    the bounds of their intervals (`…_low`, `…_high`).
+    were `without`, `repeats`, and the ratios `speedup_without` and `cost_share` with the bounds of their intervals
+    (`…_low`, `…_high`).
     """
     data = as_table(costs(results))
     if data.empty:
         raise NothingToShow("no completed run went without a part of its step beside one that had all")
-    # Runs without the host's work do not load either, so they are compared with runs without loading.
-    parts = data["without"].mask(data["compared_with"] == NO_LOADING, "the host's work, of the time without loading")
+    parts = data["without"]
     if data["configuration"].nunique() > 1:
         parts += ": " + data["configuration"]
     shown = data.assign(series=parts.map(for_figure))

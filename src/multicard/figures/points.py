@@ -11,8 +11,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, NullLocator, ScalarFormatter
 
-from multicard.analysis.comparison.comparisons import varied
-from multicard.analysis.scaling.speedup_tables import over_repeats
+from multicard.answers.comparison.comparisons import varied
+from multicard.answers.scaling.speedup_tables import over_repeats
 from multicard.figures.bars import draw_repeats, height_of, name_rows, whisker_lengths
 from multicard.figures.series import completed_of, device_axis, labels
 from multicard.figures.style import Colour, colours, note_inside

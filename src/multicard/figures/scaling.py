@@ -8,14 +8,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from multicard.analysis.comparison.comparisons import varied
-from multicard.analysis.runs.notices import UNCOUNTED
-from multicard.analysis.scaling.speedup_tables import over_repeats, speedups, throughput_of
+from multicard.answers.comparison.comparisons import varied
+from multicard.answers.scaling.speedup_tables import over_repeats, speedups, throughput_of
 from multicard.core.units import MINUTES, SECONDS, unit_for
 from multicard.figures.catalog import POINTS, RATIOS, REPEATS, figure
 from multicard.figures.points import Quantity, Series, draw_series, series_of
 from multicard.figures.series import completed_of, labels, only_count, setting_label
 from multicard.figures.style import WIDTH_IN, NothingToShow, legend_below, note_inside, ordered_colours
+from multicard.results.notices import UNCOUNTED
 from multicard.results.results import Results
 
 # How the throughput is drawn, by its column; there is one for each unit of work.

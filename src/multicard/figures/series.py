@@ -4,13 +4,12 @@ from typing import Any
 
 import pandas as pd
 
-from multicard.analysis.comparison.comparisons import varied
+from multicard.answers.comparison.comparisons import varied
+from multicard.config.wording import setting
 from multicard.core.text import counted, for_figure, plural
 from multicard.core.units import ARGS_PREFIX
-from multicard.experiment.wording import setting
-from multicard.experiment.workload import WORKLOADS, workload_of
+from multicard.programs import PROGRAMS, program_of
 from multicard.results.configuration import DEVICE_WORDS
-from multicard.workloads.llm.techniques import TECHNIQUES
 
 LONGEST_SETTING = 60  # characters of a parameter with its value, which a user may have written; the rest is cut off
 
@@ -33,21 +32,21 @@ def labels(rows: pd.DataFrame, names: list[str]) -> list[str]:
 
 def _named_in(row: pd.Series, rows: pd.DataFrame, names: list[str]) -> list[str]:
     """Return the parameters that the label of a row names."""
-    workloads = [workload for workload in WORKLOADS.values() if workload.method in rows]
+    programs = [program for program in PROGRAMS.values() if program.method in rows]
     applicable = [
         name
         for name in names
-        if all(workload.applies(name, row) for workload in workloads)
+        if all(program.parameters.applies(name, row) for program in programs)
         # Rows of different scripts have different parameters; the parameters of other scripts are empty.
         and not (name.startswith(ARGS_PREFIX) and pd.isna(row[name]))
     ]
     if not applicable:
-        applicable = [workload_of(rows).default_label]
-    if "technique" in applicable:
-        # A technique's own parameter names the technique already, such as "QAT of weights".
-        parameters_of_technique = TECHNIQUES[row["technique"]].own_parameters
-        if any(name in parameters_of_technique for name in applicable):
-            applicable.remove("technique")
+        applicable = [program_of(rows).comparison.default_label]
+    for program in programs:
+        # A method's own parameter names the method already, such as "QAT of weights".
+        own_parameters = program.own_parameters.get(row[program.method], ())
+        if program.method in applicable and any(name in own_parameters for name in applicable):
+            applicable.remove(program.method)
     return applicable
 
 

@@ -7,18 +7,14 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from multicard.analysis.comparison.comparisons import means, quantiles_of_steps, varied
-from multicard.analysis.runs import per_run
-from multicard.analysis.runs.step_parts import StepPart
-from multicard.analysis.scaling.speedup_tables import over_repeats
+from multicard.answers.comparison.comparisons import quantiles_of_steps, varied
+from multicard.answers.scaling.speedup_tables import over_repeats
 from multicard.core.units import MINUTES, SECONDS, unit_for
-from multicard.experiment.workload import workload_of
 from multicard.figures.bars import draw_grouped_bars, draw_stacked_bars, height_of, name_rows
 from multicard.figures.catalog import BARS, figure
 from multicard.figures.series import completed_of, configuration_names, named_runs, setting_label
 from multicard.figures.style import (
     HATCHES,
-    PHASE_FILLS,
     WIDTH_IN,
     Fill,
     Fills,
@@ -28,9 +24,21 @@ from multicard.figures.style import (
     remove_legend,
 )
 from multicard.figures.timeline import GPU_FILLS
+from multicard.programs import program_of
+from multicard.results import per_run
+from multicard.results.breakdown import StepPart
 from multicard.results.results import Results
-from multicard.workloads.vision.measures import ACCURACY
 
+# The fill of each part of `step_breakdown`. The measure of a part has its name and the ending `_s`.
+PHASE_FILLS: Fills = {
+    "data": Fill("#E69F00", ""),
+    "transfer": Fill("#F0E442", "///"),
+    "forward": Fill("#56B4E9", "..."),
+    "backward": Fill("#0072B2", "\\\\\\"),
+    "optimizer": Fill("#009E73", "xxx"),
+    "evaluation": Fill("#B2DF8A", ""),
+    "other": Fill("#D9D9D9", "///"),
+}
 # The fill of each `StepPart`.
 STEP_PART_FILLS: Fills = {
     "compute": GPU_FILLS["compute"],
@@ -69,10 +77,8 @@ def step_breakdown(results: Results) -> tuple[Figure, pd.DataFrame]:
     mean time per step in seconds (`data_s`, `forward_s`, …), empty where it was not recorded.
     """
     columns = [f"{phase}_s" for phase in PHASE_FILLS]
-    # The other phases are common measures; `evaluation_s` is one of scripts alone (`workloads/script/measures.py`).
-    measures = results.frame()
-    data = means(results, columns)
-    data.insert(0, "configuration", configuration_names(measures, data))
+    data = results.mean_parts(columns)
+    data.insert(0, "configuration", configuration_names(results.frame(), data))
     times_s = data[columns].astype(float).fillna(0.0)
     if not times_s.any(axis=None):
         raise NothingToShow("no phases of steps were recorded")
@@ -101,15 +107,12 @@ def utilization(results: Results) -> tuple[Figure, pd.DataFrame]:
     The table has a row per configuration: `configuration` (its name), its parameters, `repeats`, `mfu` with the bounds
     of its interval (`mfu_low`, `mfu_high`), and a column for each part with its share of the step; all are ratios.
     """
-    shares = [part.column for part in StepPart]
-    # Tables that earlier versions wrote lack some of the columns.
-    every = _with_columns(results.measures, shares)
-    # If a run has values for some parts, the other parts took no time. If it has none, its parts are not known.
-    has_parts = every[shares].notna().any(axis=1)
-    results = results.with_columns(**every[shares].astype(float).fillna(0.0).where(has_parts, axis=0))
     measures = results.frame()
-    data = over_repeats(results, ["mfu"]).join(means(results, shares)[shares])
-    data = data.rename(columns={part.column: part.value for part in StepPart})
+    columns = [part.column for part in StepPart]
+    shares = results.mean_parts(columns)[columns].rename(columns={part.column: part.value for part in StepPart})
+    # If some parts of a configuration's step are known, the others took no time.
+    shares = shares.fillna(0.0).where(shares.notna().any(axis=1), axis=0)
+    data = over_repeats(results, ["mfu"]).join(shares)
     if data[["mfu", *StepPart]].isna().all(axis=None):
         raise NothingToShow("neither operations nor parts of steps are known")
     data.insert(0, "configuration", configuration_names(measures, data))
@@ -136,11 +139,6 @@ def _draw_mfu(axes: Axes, data: pd.DataFrame, runs: pd.DataFrame) -> None:
     bars = data.assign(series="_", outcome="completed")
     draw_grouped_bars(axes, bars, runs.assign(series="_"), "configuration", "mfu", 100.0)
     axes.set(title="Model FLOP utilization", xlabel="Of the peak (%)")
-
-
-def _with_columns(measures: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
-    """Return measures with an empty column added, at the end, for each of `columns` that is missing."""
-    return measures.reindex(columns=list(dict.fromkeys((*measures, *columns))))
 
 
 @figure(
@@ -215,8 +213,9 @@ def accuracy(results: Results) -> tuple[Figure, pd.DataFrame]:
     figure, axes = plt.subplots(figsize=(WIDTH_IN, 3.4))
     shown = data.assign(time=scale * data["time_s"], accuracy=100 * data["test_accuracy"])
     _draw_lines_of_runs(axes, shown, "time", "accuracy", _names_of_series(data), markers=True)
-    target = f"target: {ACCURACY:.0%}"
-    axes.axhline(100 * ACCURACY, color="0.4", linestyle=(0, (1, 1.5)), label=target, zorder=1)
+    target = program_of(results.frame()).measures.definitions["test_accuracy"].target
+    if target is not None:
+        axes.axhline(100 * target, color="0.4", linestyle=(0, (1, 1.5)), label=f"target: {target:.0%}", zorder=1)
     axes.set(xlabel=f"Training time, without evaluation ({unit})", ylabel="Test accuracy (%)", xlim=(0, None))
     axes.set_title("Test accuracy over time")
     legend_below(figure, axes)
@@ -230,11 +229,11 @@ def accuracy(results: Results) -> tuple[Figure, pd.DataFrame]:
     "steps. For LLM runs each technique has a panel, or else each data set, since their losses cannot be compared.",
 )
 def loss(results: Results) -> tuple[Figure, pd.DataFrame]:
-    """Draw the training loss over optimizer steps, a line per run; see the caption for the panels of LLM runs.
+    """Draw the training loss over optimizer steps, a line per run, in a panel per value of a parameter it depends on.
 
     The table has a row per run and step; in a long run a row is the mean of neighbouring steps. Its columns are
-    `series` (the configuration), `run`, `step` and `loss`, the mean over ranks. If each technique or each data set has
-    a panel, the first column is `technique` or `dataset`.
+    `series` (the configuration), `run`, `step` and `loss`, the mean over ranks. If there is a panel for each value of a
+    parameter, such as `technique`, that parameter is the first column.
     """
     measures = results.frame()
     panel_parameter = _parameter_of_loss_panels(measures)
@@ -267,12 +266,10 @@ def loss(results: Results) -> tuple[Figure, pd.DataFrame]:
 def _parameter_of_loss_panels(measures: pd.DataFrame) -> str | None:
     """Return the parameter whose values have a panel each, because losses for different values cannot be compared.
 
-    It is "technique" or "dataset", the first that varies among LLM runs; None if none does, or for other workloads.
+    It is the first that varies of those on which the loss of the program depends; None if none does.
     """
-    if workload_of(measures).name != "llm":
-        return None
     varying = varied(measures, besides=())
-    return next((name for name in ("technique", "dataset") if name in varying), None)
+    return next((name for name in program_of(measures).comparison.loss_depends_on if name in varying), None)
 
 
 def _names_of_series(data: pd.DataFrame) -> list[str]:

@@ -39,16 +39,6 @@ class Fill(NamedTuple):
 # Fill of each part of a bar. The parts follow each other in the bar in this order.
 Fills = dict[str, Fill]
 
-PHASE_FILLS: Fills = {
-    "data": Fill("#E69F00", ""),
-    "transfer": Fill("#F0E442", "///"),
-    "forward": Fill("#56B4E9", "..."),
-    "backward": Fill("#0072B2", "\\\\\\"),
-    "optimizer": Fill("#009E73", "xxx"),
-    "evaluation": Fill("#B2DF8A", ""),
-    "other": Fill("#D9D9D9", "///"),
-}
-
 
 @contextmanager
 def styled() -> Iterator[None]:

@@ -10,13 +10,13 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from multicard.analysis.runs.device_time import device_time
 from multicard.core.files import atomic_write
 from multicard.core.text import for_figure
 from multicard.core.units import show
 from multicard.core.values import Cell
 from multicard.figures.bars import draw_stacked_bars
 from multicard.figures.style import WIDTH_IN, Fill, Fills, legend_below, styled
+from multicard.results.device_time import device_time
 
 # Rows of the activity table `timeline`.
 TimelineRows = Sequence[Mapping[str, Cell]]

@@ -9,8 +9,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, NullFormatter
 
-from multicard.analysis.comparison.comparisons import means
-from multicard.analysis.runs import per_run
 from multicard.core.text import for_figure
 from multicard.core.units import BYTES, SECONDS, Units, unit_for
 from multicard.figures.bars import draw_stacked_bars, height_of
@@ -19,6 +17,7 @@ from multicard.figures.points import Quantity, draw_series, series_of
 from multicard.figures.series import completed_of, configuration_names, device_axis, named_runs
 from multicard.figures.style import HATCHES, WIDTH_IN, Fill, Fills, NothingToShow, colours, legend_below, note_inside
 from multicard.figures.timeline import GPU_FILLS
+from multicard.results import per_run
 from multicard.results.results import Results
 
 # Fill of the part `per_run.REST`, the sum of all parts that are not shown alone.
@@ -329,11 +328,9 @@ def _means(results: Results, values: pd.DataFrame) -> pd.DataFrame:
     The result has a row per configuration that has some values, with the columns `configuration` (its name), its
     parameters, `repeats`, and those of `values`.
     """
-    # If a run recorded some parts, it spent no time in the others.
-    is_recorded = values.notna().any(axis=1)
-    with_zeros = values.fillna(0.0).where(is_recorded, axis=0)
     columns = list(values)
-    data = means(results.with_values(with_zeros), columns)
+    data = results.with_values(values).mean_parts(columns)
     data.insert(0, "configuration", configuration_names(results.frame(), data))
     has_values = data[columns].notna().any(axis=1)
-    return data[has_values].reset_index(drop=True)
+    # If some values of a configuration were recorded, the others are 0.
+    return data[has_values].fillna(dict.fromkeys(columns, 0.0)).reset_index(drop=True)

@@ -11,7 +11,7 @@ from filelock import FileLock, Timeout
 
 from multicard.core.errors import UserError
 from multicard.core.files import sha256
-from multicard.core.layout import EPOCHS, GPU_SAMPLES, KEPT, LOG, MEMORY_SNAPSHOT, RUN, SAVED, STEPS, TRACE
+from multicard.core.layout import CHECKPOINT, EPOCHS, GPU_SAMPLES, KEPT, LOG, MEMORY_SNAPSHOT, RUN, SAVED, STEPS, TRACE
 from multicard.core.system import ask, read_or_none
 from multicard.launch.ending import deferred_signals, end_process
 from multicard.runs.record import ScriptRecord
@@ -95,7 +95,7 @@ def _clear(folder: Path) -> None:
         shutil.rmtree(leftover, ignore_errors=True)
     _remove_scratch(folder)
     # Temporary files of `atomic_write`, left by a process that was killed while it wrote.
-    for name in (RUN, STEPS, EPOCHS):
+    for name in (RUN, STEPS, EPOCHS, CHECKPOINT):
         for leftover in folder.glob(f".{Path(name).stem}-*"):
             leftover.unlink()
 

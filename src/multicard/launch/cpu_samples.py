@@ -2,7 +2,7 @@
 
 The launcher takes the samples. After the job, the samples at the times of the measured steps are selected. Launcher and
 ranks use the same clock, `time.monotonic`, which all processes of a node share. Whether the run counts as disturbed is
-decided later, by `multicard.analysis.runs.conditions`.
+decided later, by `multicard.results.conditions`.
 """
 
 import os

@@ -3,7 +3,7 @@
 The launcher takes the samples through NVML; ranks do not call NVML. A rank reports the times of its measured windows,
 and after the job the samples at these times are selected. Launcher and ranks use the same clock, `time.monotonic`,
 which all processes of a node share. A value that cannot be read is None, because a missing number must not end a job.
-Whether the run counts as disturbed is decided later, by `multicard.analysis.runs.conditions`.
+Whether the run counts as disturbed is decided later, by `multicard.results.conditions`.
 """
 
 import itertools

@@ -4,7 +4,7 @@ import contextlib
 import shutil
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from multicard.core.errors import UserError
 from multicard.core.files import described, is_full, mentions_full_disk, report_unwritable, write_json
-from multicard.core.job_file import JobFile
+from multicard.core.job_file import JobFile, ObservedJob
 from multicard.core.layout import (
     CHECKPOINT,
     EPOCHS,
@@ -32,8 +32,7 @@ from multicard.core.rendezvous import free_port
 from multicard.core.secrets import arguments_without_secrets
 from multicard.core.text import counted, printable
 from multicard.core.units import SECONDS, with_unit
-from multicard.experiment.machine import slurm_job
-from multicard.experiment.workload import WORKLOADS, InputRecords
+from multicard.launch import start
 from multicard.launch.attempts import scratch_in, script_version
 from multicard.launch.collect import Collected, collect, join_tables
 from multicard.launch.judge import (
@@ -51,8 +50,13 @@ from multicard.launch.profiler_choice import ProfilerChoice, choose_profiler
 from multicard.launch.several_nodes import run_on_nodes
 from multicard.launch.supervise import Ended
 from multicard.launch.trace_files import keep_trace
+from multicard.launch.training_checks import judge_training
 from multicard.launch.variables import secrets_in, settings
+from multicard.launchers import LAUNCHERS
 from multicard.profilers import PROFILERS
+from multicard.programs import PROGRAMS
+from multicard.programs.machine import slurm_job
+from multicard.programs.program import InputRecords
 from multicard.runs.parameters import JobParameters, run_id
 from multicard.runs.rank_report import RankReport
 from multicard.runs.record import ListedFile, Place, ProfilerUse, RunRecord
@@ -120,15 +124,13 @@ def run_job(
     cannot be used, another process runs the same job, Slurm's controller does not answer, or `folder` cannot be
     written, as on a full disk.
     """
-    workload = WORKLOADS[parameters.workload]
-    launching = workload.launching(parameters)
-    profiler = choose_profiler(
-        parameters.profiler, parameters.device, launching.hidden_from_profilers, launching.interpreter
-    )
-    refusal = workload.refusal(parameters)
+    command = start.rank_command(parameters)
+    hidden_from_profilers = LAUNCHERS[parameters.launched_by].hidden_from_profilers
+    profiler = choose_profiler(parameters.profiler, parameters.device, hidden_from_profilers, command.python)
+    refusal = start.refusal(parameters, command)
     if refusal is not None:
         return refuse_job(parameters, folder, refusal, order)
-    inputs = workload.input_facts(data, model) if data else InputRecords()
+    inputs = _input_records(parameters, {"dataset": data, "model": model})
     with (
         report_unwritable(folder),
         scratch_in(folder) as shared,
@@ -137,10 +139,8 @@ def run_job(
         attempt = Attempt(parameters, profiler, time_limit_s, folder, scratch, shared)
         has_checkpoint = attempt.checkpoint.is_file()
         _write_job_file(attempt, data, model)
-        script = None
-        if launching.folder:
-            script = script_version(launching.script, launching.folder)
-            (folder / SAVED).mkdir()  # the script may write there
+        script = script_version(command.script, command.folder) if command.folder else None
+        (folder / SAVED).mkdir()  # the program may write there
         secrets = secrets_in()
         _announce(attempt, secrets)
         execution = _execute(attempt)
@@ -233,17 +233,46 @@ def _scratch_of_ranks(parameters: JobParameters, shared: Path) -> AbstractContex
     return contextlib.nullcontext(shared)
 
 
+def _input_records(parameters: JobParameters, folders: Mapping[str, Path | None]) -> InputRecords:
+    """Return the records of a job's data set and model, read from their folders by the parameter that names each."""
+    records = InputRecords()
+    for parameter, entry in PROGRAMS[parameters.workload].inputs.items():
+        folder = folders[parameter]
+        if folder is not None:
+            records |= entry.record(folder)
+    return records
+
+
+def observed_job(parameters: JobParameters, profiler: str) -> ObservedJob:
+    """Return what the observer of a job needs to know; `profiler`: name of the one that is used."""
+    words = start.rank_command(parameters).words
+    # Without a profiler, nothing would record them. A program that itself states how many steps it trains has them
+    # nevertheless: without them it would be ended after its last step, before it has tested after its last epoch.
+    has_profiled_steps = profiler != "none" or parameters.measured_steps is None
+    return ObservedJob(
+        device=parameters.device,
+        devices=parameters.devices,
+        devices_per_node=parameters.devices_per_node,
+        ranks=parameters.ranks,
+        ranks_per_node=parameters.ranks_per_node,
+        warmup_steps=parameters.warmup_steps,
+        measured_steps=parameters.measured_steps,
+        profiled_steps=parameters.profiled_steps if has_profiled_steps else 0,
+        # The names of files and modules among the words of the command, by which a rank is recognized.
+        program=tuple(Path(word).name for word in words),
+        ablate=parameters.ablated,
+        count_operations=parameters.counts_operations,
+        memory_snapshot=parameters.memory_snapshot,
+    )
+
+
 def _write_job_file(attempt: Attempt, data: Path | None, model: Path | None) -> None:
     """Write job.json, from which the ranks, the observer and other nodes read what to do."""
     parameters = attempt.parameters
-    workload = WORKLOADS[parameters.workload]
-    observe = workload.observed(parameters)
-    if attempt.profiler.name == "none" and workload.is_user_program:
-        observe = replace(observe, profiled_steps=0)  # nothing would record them
     job_file = JobFile(
         scratch=attempt.scratch.absolute(),
         profiler=attempt.profiler.name,
-        observe=observe,
+        observe=observed_job(parameters, attempt.profiler.name),
         time_limit_s=attempt.time_limit_s,
         port=free_port(),
         parameters=parameters.stated(),
@@ -272,12 +301,11 @@ def _execute(attempt: Attempt) -> Execution:
 
 
 def _judge(attempt: Attempt, ended: Ended, collected: Collected) -> Verdict:
-    """Return the verdict on a job: by rules for every job first, then as its workload changes it.
+    """Return the verdict on a job: by its exit and the reports of its ranks first, then by whether it trained.
 
     Raises `UserError` if the job failed because a disk was full, so that the user can free space and try again.
     """
     parameters = attempt.parameters
-    workload = WORKLOADS[parameters.workload]
     facts = JobFacts(
         ended, collected.reports, parameters.ranks, attempt.time_limit_s, text_of(attempt.log), collected.node_of
     )
@@ -289,7 +317,7 @@ def _judge(attempt: Attempt, ended: Ended, collected: Collected) -> Verdict:
     if verdict.outcome == "completed" and parameters.device == "cuda":
         # The job failed if ranks shared a GPU.
         verdict = judge_gpus(collected.reports, parameters.devices)
-    verdict = workload.judge(parameters, *verdict, collected.reports, attempt.scratch)
+    verdict = judge_training(parameters, verdict, collected.reports, attempt.scratch)
     if verdict.outcome == "failed" and verdict.reason is not None:
         full = _full_folder(verdict.reason, attempt.log, (attempt.folder, attempt.scratch))
         if full is not None:
@@ -346,8 +374,8 @@ def _command_without_private_parts(attempt: Attempt, command: Sequence[str]) -> 
 
 
 def _write_record(attempt: Attempt, record: RunRecord) -> None:
-    """Write run.json. Before that, remove the script's folder if it is empty, and a checkpoint that is of no use."""
-    with contextlib.suppress(OSError):  # the folder is not empty, or the run has no script and so no folder
+    """Write run.json. Before that, remove an empty folder of saved files, and a checkpoint that is of no use."""
+    with contextlib.suppress(OSError):  # the folder is not empty
         (attempt.folder / SAVED).rmdir()
     # After a time-out, another attempt can go on from the checkpoint. After a failure, the checkpoint may be the cause.
     if record.outcome != "timed_out":

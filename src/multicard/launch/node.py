@@ -18,13 +18,14 @@ from multicard.core.files import atomic_write, read_json, write_json
 from multicard.core.job_file import JobFile, read_job
 from multicard.core.layout import CPU_SAMPLES, GPU_SAMPLES, LOG, NODE, PROCESS, node_file, rank_file
 from multicard.core.rendezvous import Rendezvous
-from multicard.experiment.workload import WORKLOADS, parameters_of
 from multicard.launch.ending import deferred_signals, end_process
 from multicard.launch.node_folder import node_folder
 from multicard.launch.node_ranks import run_ranks
 from multicard.launch.several_nodes import OtherTasks
+from multicard.launch.start import tasks_per_node
 from multicard.launch.supervise import Ended
 from multicard.profilers import PROFILERS, Profiler
+from multicard.programs import parameters_of
 from multicard.runs.parameters import JobParameters
 
 
@@ -38,10 +39,10 @@ def run_node(job: JobFile, p: JobParameters, rendezvous: Rendezvous, task: int) 
     `job`: content of job.json. `task`: number of this task in the job, from 0.
     """
     shared = job.scratch
-    tasks_per_node = WORKLOADS[p.workload].launching(p).tasks_per_node
-    ranks_per_task = p.ranks_per_node // tasks_per_node
+    tasks_of_node = tasks_per_node(p)
+    ranks_per_task = p.ranks_per_node // tasks_of_node
     ranks = range(task * ranks_per_task, (task + 1) * ranks_per_task)
-    other_tasks = OtherTasks(shared, task, p.nodes * tasks_per_node)
+    other_tasks = OtherTasks(shared, task, p.nodes * tasks_of_node)
     # Signals are deferred, so that none of them prevents the files from being copied and the folder from being removed.
     with deferred_signals() as signals:
         with node_folder() as scratch:
@@ -138,7 +139,7 @@ def main() -> int:
     # starts srun on the first node of the job.
     task = int(os.environ["SLURM_PROCID"])
     first_node = os.environ["SLURM_LAUNCH_NODE_IPADDR"]
-    node = task // WORKLOADS[p.workload].launching(p).tasks_per_node
+    node = task // tasks_per_node(p)
     rendezvous = Rendezvous(node, p.nodes, first_node, job.port)
     name = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
     write_json(job.scratch / node_file(NODE, node), {"name": name})

@@ -11,8 +11,8 @@ from pathlib import Path
 from multicard.core.files import read_json
 from multicard.core.job_file import read_job
 from multicard.core.layout import CPU_SAMPLES, GPU_SAMPLES, JOB, PROCESS, PROGRESS, rank_file
-from multicard.core.rendezvous import Rendezvous, torchrun_options
-from multicard.experiment.workload import WORKLOADS
+from multicard.core.rendezvous import Rendezvous
+from multicard.launch import start
 from multicard.launch.cpu_samples import sample_cpus
 from multicard.launch.gpu_samples import sample_gpus
 from multicard.launch.judge import profiler_failure
@@ -20,8 +20,9 @@ from multicard.launch.node_folder import node_folder
 from multicard.launch.supervise import Ended, in_profiler, run
 from multicard.launch.variables import variables_of_ranks
 from multicard.launch.watch import Limits, Ranks
+from multicard.launchers import LAUNCHERS
+from multicard.observe import observer_variables
 from multicard.profilers import PROFILERS
-from multicard.record.observe import observer_variables
 from multicard.runs.parameters import JobParameters
 
 # A job whose profiler fails is started at most `STARTS` times; but at most `STARTS_AT_WORK` times if the failure took
@@ -32,7 +33,7 @@ STARTS_AT_WORK = 2
 FIRST_PROCESS = "first_process"
 # Variables that srun does not get, because it reads Slurm's variables as options. It gets only those that name the job
 # and the file of Slurm's configuration. srun itself sets all of these variables for its tasks.
-NOT_FOR_SRUN = r"SLURM_(?!(JOB_ID|CLUSTER_NAME|CONF)$).*"
+NOT_FOR_SRUN = LAUNCHERS["srun"].withheld
 
 
 def run_ranks(
@@ -55,19 +56,20 @@ def run_ranks(
     that the job prints. `rendezvous`: the place of this node among those of a job on several nodes; None for a job on
     one node. `limits`: further time limits, by default those of `run`.
     """
-    work = WORKLOADS[p.workload]
-    launching = work.launching(p)
+    command_of_rank = start.rank_command(p, read_job(scratch / JOB).paths)
+    launcher = LAUNCHERS[p.launched_by]
     entry = PROFILERS[profiler]
     limits = limits or Limits()
     with node_folder() as temporary, ExitStack() as sampling:
-        command = node_command(p, profiler, scratch, rendezvous)
-        environment = variables_of_ranks(p, profiler, temporary)
-        environment |= observer_variables(scratch, has_own_copy=work.is_user_program)
-        environment |= work.environment(p, scratch, rendezvous)
+        ranks_command = start.start_command(p, command_of_rank, rendezvous)
+        command = _under_profiler(ranks_command, p, profiler, scratch)
+        environment = variables_of_ranks(p, command_of_rank, profiler, temporary)
+        environment |= observer_variables(scratch)
+        environment |= start.environment(p, command_of_rank, rendezvous)
         # If each rank has a Slurm task of its own, only the task of the first rank on a node samples the GPUs.
         if p.device == "cuda" and ranks.start % p.ranks_per_node == 0:
             sampling.enter_context(sample_gpus(scratch / GPU_SAMPLES))
-        if not launching.hidden_from_profilers:
+        if not launcher.hidden_from_profilers:
             sampling.enter_context(sample_cpus(scratch / CPU_SAMPLES))
         first_process = scratch / FIRST_PROCESS if entry.node_file else None
         first_start_at = time.monotonic()
@@ -77,7 +79,8 @@ def run_ranks(
             start_at = time.monotonic()
             ended = run(
                 command, environment, log, first_start_at + time_limit_s - start_at, on_line,
-                ranks=reported_ranks(scratch, ranks), first_process=first_process, folder=launching.folder,
+                ranks=reported_ranks(scratch, ranks), first_process=first_process,
+                folder=command_of_rank.folder,
                 limits=limits,
             )  # fmt: skip
             now = time.monotonic()
@@ -116,28 +119,13 @@ def _clear(scratch: Path) -> None:
             entry.unlink()
 
 
-def node_command(p: JobParameters, profiler: str, scratch: Path, rendezvous: Rendezvous | None = None) -> list[str]:
-    """Return the command that runs the ranks of one node; under the profiler, if that is a program that wraps a job."""
-    work = WORKLOADS[p.workload]
-    job = (scratch / JOB).absolute()
-    command = work.command(p, job, rendezvous)
-    if not command:
-        ranks = p.ranks_per_node if p.distributed else 0
-        command = training_command(work.program, ["--job", str(job)], ranks, rendezvous)
+def _under_profiler(command: list[str], p: JobParameters, profiler: str, scratch: Path) -> list[str]:
+    """Return a command that runs `command` under the profiler; `command` itself unless the profiler wraps a job."""
     entry = PROFILERS[profiler]
     if entry.node_file is None:
         return command
     wrapped = in_profiler(command, (scratch / FIRST_PROCESS).absolute())
     return entry.wrap(wrapped, (scratch / entry.node_file).absolute(), p.device)
-
-
-def training_command(module: str, arguments: list[str], ranks: int, rendezvous: Rendezvous | None = None) -> list[str]:
-    """Return the command that runs a module in `ranks` processes of this machine under torchrun.
-
-    With 0 ranks it runs in one process, without torchrun.
-    """
-    torchrun = ["-m", "torch.distributed.run", *torchrun_options(ranks, rendezvous)] if ranks else []
-    return [sys.executable, *torchrun, "-m", module, *arguments]
 
 
 def reported_ranks(scratch: Path, ranks: range) -> Ranks:
@@ -158,7 +146,7 @@ def srun_command(p: JobParameters, job: Path) -> list[str]:
     It runs once per node, or once per rank for launchers that want that (`tasks_per_node`). Tasks are numbered from 0,
     those of the first node first. srun ends all tasks when one of them exits with an error.
     """
-    tasks = WORKLOADS[p.workload].launching(p).tasks_per_node
+    tasks = start.tasks_per_node(p)
     gres = [f"--gres=gpu:{p.devices_per_node}"] if p.device == "cuda" else []
     return [
         "srun", f"--nodes={p.nodes}", f"--ntasks={p.nodes * tasks}", f"--ntasks-per-node={tasks}",

@@ -19,9 +19,9 @@ from multicard.core.errors import UserError
 from multicard.core.files import read_json, write_json
 from multicard.core.layout import COPIED, NODE, node_file
 from multicard.core.slurm import NO_ANSWER
-from multicard.experiment.workload import WORKLOADS
 from multicard.launch.judge import text_of
 from multicard.launch.node_ranks import NOT_FOR_SRUN, srun_command
+from multicard.launch.start import rank_command, tasks_per_node
 from multicard.launch.supervise import Ended, run
 from multicard.launch.variables import job_environment
 from multicard.launch.watch import Limits
@@ -67,9 +67,8 @@ def run_on_nodes(
 
     Raises `UserError` if Slurm's controller did not answer for `no_answer_s`, so that the job did not start.
     """
-    launching = WORKLOADS[p.workload].launching(p)
     command = srun_command(p, job)
-    variables = job_environment(stated=launching.passed_variables, withheld=NOT_FOR_SRUN)
+    variables = job_environment(stated=rank_command(p).passed_variables, withheld=NOT_FOR_SRUN)
     patience = patience or Patience()
     node_files = [shared / node_file(NODE, node) for node in range(p.nodes)]
     first_start_at = time.monotonic()
@@ -85,7 +84,7 @@ def run_on_nodes(
         if time.monotonic() - first_start_at > patience.no_answer_s:
             raise UserError(f"cannot start on the nodes: {no_answer[0]}; start again when Slurm answers")
         time.sleep(patience.pause_s)
-    states = states_of_tasks(shared, p.nodes * launching.tasks_per_node)
+    states = states_of_tasks(shared, p.nodes * tasks_per_node(p))
     timed_out = ended.timed_out or any(state.timed_out for state in states)
     return command, replace(ended, timed_out=timed_out)
 

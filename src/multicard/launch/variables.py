@@ -9,8 +9,9 @@ from pathlib import Path
 
 from multicard.core.secrets import is_secret, without_secrets
 from multicard.core.system import SHARED_GPU
-from multicard.experiment.workload import WORKLOADS
+from multicard.launchers import LAUNCHERS
 from multicard.profilers import PROFILERS
+from multicard.programs.program import RankCommand
 from multicard.runs.parameters import JobParameters
 
 # Names of variables that a job does not get. Launchers such as torchrun, mpirun and srun set them to pass numbers to
@@ -100,15 +101,16 @@ def inside_one_machine(environment: dict[str, str]) -> dict[str, str]:
     return dict.fromkeys(("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"), LOOPBACK) | environment
 
 
-def variables_of_ranks(p: JobParameters, profiler: str, temporary: Path) -> dict[str, str]:
+def variables_of_ranks(p: JobParameters, command: RankCommand, profiler: str, temporary: Path) -> dict[str, str]:
     """Return the environment of the ranks of this node.
 
     Variables of this process replace the defaults below; the fixed ones and those of the profiler replace them all.
 
-    `profiler`: its name. `temporary`: folder for the ranks' temporary files, which no other job uses.
+    `command`: that of one rank. `profiler`: its name. `temporary`: folder for the ranks' temporary files, which no
+    other job uses.
     """
-    launching = WORKLOADS[p.workload].launching(p)
-    environment = job_environment(stated=launching.passed_variables, withheld=launching.withheld_variables)
+    withheld = LAUNCHERS[p.launched_by].withheld
+    environment = job_environment(stated=command.passed_variables, withheld=withheld)
     if p.nodes == 1:
         environment = inside_one_machine(environment)
     defaults = {

@@ -34,7 +34,7 @@ class Limits:
     # Time between SIGTERM and SIGKILL.
     grace_s: float = 15.0
     # If a rank is left `exit_s` + `leave_s` after all ranks have reported, the job is ended. A rank of a script ends
-    # itself sooner: see `multicard.record.observe`.
+    # itself sooner: see `multicard.observe`.
     exit_s: float = 90.0
     # If processes of the job are left so long after all ranks have reported and exited, the job is ended.
     leave_s: float = 10.0

@@ -19,9 +19,9 @@ from torch.utils.benchmark import Timer
 from multicard.core.system import usable_cpus
 from multicard.core.values import JsonObject
 from multicard.machine.facts import print_fact
-from multicard.record.environment import hardware, host, versions
-from multicard.record.visible import identities
-from multicard.workloads.vision.precision import allow_tf32, choose_fp32
+from multicard.observe.record.environment import hardware, host, versions
+from multicard.observe.record.visible import identities
+from multicard.programs.tf32 import allow_tf32, choose_fp32
 
 DTYPES = {
     "fp64": torch.float64, "fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16,

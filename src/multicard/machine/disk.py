@@ -5,9 +5,9 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
+from multicard.config.runs import Run
 from multicard.core.files import unwritable
 from multicard.core.units import BYTES, with_unit
-from multicard.experiment.runs import Run
 from multicard.machine import Check, Verdict
 
 SHM = Path("/dev/shm")

@@ -11,13 +11,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from multicard.archive.matrix import Matrix
+from multicard.config.load import read_experiment, read_profile
+from multicard.config.plan import Plan
 from multicard.core.terminal import plain
 from multicard.core.text import counted
-from multicard.experiment.load import read_experiment, read_profile
-from multicard.experiment.machine import Machine
 from multicard.machine import Check, Verdict, disk, gpus, profiler, slurm
 from multicard.machine.probe import facts_here
+from multicard.programs.machine import Machine
 
 # The profile that is checked if the user names none and this one exists.
 PROFILE = Path("profiles/slurm")
@@ -36,7 +36,7 @@ def examine(config: Path | None, profile: Path | None) -> list[Check]:
     """
     has_profile = profile is not None or (PROFILE / "config.yaml").exists()
     profile_values = read_profile(profile or PROFILE) if has_profile else None
-    matrix = None if config is None else Matrix.plan(read_experiment(config, profile))
+    plan = None if config is None else Plan.make(read_experiment(config, profile))
     facts = facts_here()
     machine = Machine.here()
     machine_checks = [
@@ -44,28 +44,28 @@ def examine(config: Path | None, profile: Path | None) -> list[Check]:
         *profiler.checks(facts),
         *slurm.checks(profile_values, demanded=profile is not None),
     ]
-    if config is None or matrix is None:
+    if config is None or plan is None:
         return [*machine_checks, *disk.checks(Path("results"))]
-    runs = list(matrix.runs.values())
+    runs = list(plan.runs.values())
     # All runs that some machine can run leave their files in this results folder. Runs that this machine can run load
     # their data here.
     planned = sum(run.unsupported_reason(machine.hypothetical()) is None for run in runs)
     runs_here = [run for run in runs if run.unsupported_reason(machine) is None]
-    disk_checks = disk.checks(Path(matrix.experiment.results), planned, runs_here)
-    return [*machine_checks, *disk_checks, _runs(matrix, config)]
+    disk_checks = disk.checks(Path(plan.experiment.results), planned, runs_here)
+    return [*machine_checks, *disk_checks, _runs(plan, config)]
 
 
-def _runs(matrix: Matrix, config: Path) -> Check:
+def _runs(plan: Plan, config: Path) -> Check:
     """Check whether all runs can run; name the reasons of those that cannot, and what to do about it."""
-    cluster = matrix.experiment.cluster
+    cluster = plan.experiment.cluster
     # The reason of each run that cannot run, by its id.
-    reasons = matrix.not_runnable()
-    runnable = _runnable(len(matrix.runs), reasons.values(), "on the cluster" if cluster else "here")
+    reasons = plan.not_runnable()
+    runnable = _runnable(len(plan.runs), reasons.values(), "on the cluster" if cluster else "here")
     if not reasons:
         return Check("runs", runnable)
     named = shlex.quote(str(config))
-    needs_gpus = any(matrix.runs[run].parameters.device == "cuda" for run in reasons)
-    if not needs_gpus or matrix.machine.gpus:
+    needs_gpus = any(plan.runs[run].parameters.device == "cuda" for run in reasons)
+    if not needs_gpus or plan.machine.gpus:
         return Check("runs", runnable, "warning", f"multicard run {named} --dry-run lists each with its reason")
     if slurm.is_available() and not cluster:
         do = f"multicard doctor {named} --profile slurm checks them for the cluster"

@@ -4,10 +4,10 @@ import importlib.util
 import platform
 from collections.abc import Sequence
 
-from multicard.experiment.machine import Machine, torchtune_unsupported_reason
 from multicard.machine import Check
 from multicard.machine.all_reduce import exchange
 from multicard.machine.probe import TorchFacts, TorchGpu
+from multicard.programs.machine import Machine, torchtune_unsupported_reason
 
 # Time limit of an all-reduce in seconds. It starts when the processes have connected, so importing PyTorch does not
 # count.

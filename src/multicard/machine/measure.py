@@ -11,7 +11,6 @@ from typing import NamedTuple
 from multicard.core.errors import UserError
 from multicard.core.layout import CPU_SAMPLES, GPU_SAMPLES
 from multicard.core.values import JsonObject
-from multicard.experiment.machine import Machine
 from multicard.launch.cpu_samples import host_record, sample_cpus
 from multicard.launch.gpu_samples import GpuSamples, sample_gpus
 from multicard.launch.sampler import Windows
@@ -19,6 +18,7 @@ from multicard.launch.variables import settings
 from multicard.machine.all_reduce import exchange
 from multicard.machine.facts import Facts
 from multicard.machine.processes import run_module
+from multicard.programs.machine import Machine
 from multicard.trace.collectives import bus_bandwidth
 
 # Seconds that a part may take in addition to the time that it measures. In this time it starts, and finds out how fast

@@ -1,13 +1,14 @@
 """Run a measurement in its own processes, under a time limit, and collect the facts that they report."""
 
 import os
+import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from multicard.core.rendezvous import torchrun_options
 from multicard.core.system import ending
-from multicard.launch.node_ranks import training_command
 from multicard.launch.supervise import run
 from multicard.launch.variables import inside_one_machine, job_environment
 from multicard.launch.watch import Limits
@@ -45,7 +46,8 @@ def run_module(
     a run gets.
     """
     lines: list[ParsedLine] = []
-    command = training_command(module, [str(argument) for argument in arguments], ranks)
+    torchrun = ["-m", "torch.distributed.run", *torchrun_options(ranks)] if ranks else []
+    command = [sys.executable, *torchrun, "-m", module, *(str(argument) for argument in arguments)]
     environment = inside_one_machine(job_environment(os.environ))
     environment |= {"PYTHONSAFEPATH": "1"} | (variables or {})
     with tempfile.TemporaryDirectory(prefix="multicard-machine-", ignore_cleanup_errors=True) as scratch:

@@ -24,10 +24,11 @@ class ComparedNumber(NamedTuple):
 
 
 def means_by_block(numbers: Sequence[ComparedNumber]) -> dict[int, float]:
-    """Return for each block the geometric mean of the numbers, all of which have the same blocks."""
-    if not numbers:
-        return {}
-    return {block: geometric_mean(number.by_block[block] for number in numbers) for block in numbers[0].by_block}
+    """Return for each block that all numbers have their geometric mean."""
+    means: dict[int, float] = {}
+    for block in shared_blocks([number.by_block for number in numbers]):
+        means[block] = geometric_mean(number.by_block[block] for number in numbers)
+    return means
 
 
 def one_per_job(numbers: Sequence[ComparedNumber], job_sides: int | None = None) -> list[ComparedNumber]:
@@ -51,4 +52,8 @@ def same_blocks(numbers: Sequence[ComparedNumber]) -> list[ComparedNumber]:
     blocks = shared_blocks([number.by_block for number in numbers])
     if not blocks:
         return []
-    return [number._replace(by_block={block: number.by_block[block] for block in blocks}) for number in numbers]
+    restricted = []
+    for number in numbers:
+        by_block = {block: number.by_block[block] for block in blocks}
+        restricted.append(number._replace(by_block=by_block))
+    return restricted

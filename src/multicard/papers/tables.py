@@ -7,69 +7,70 @@ import pandas as pd
 
 from multicard.core.layout import CLAIM_TESTS, CLAIMS
 from multicard.core.values import Row
-from multicard.papers.claims import read_claims
-from multicard.papers.judge import JudgedClaim, TestResult, judge
+from multicard.papers import paper_a, paper_b
+from multicard.papers.judge import JudgedClaim, judge
+from multicard.papers.verdicts import TestResult
 from multicard.results.results import Results
 from multicard.results.tables import write_csv
 
-COLUMNS = (
-    "claim", "verdict", "claim_text", "paper", "source", "hardware", "refuted_if", "can_be_judged", "finding",
-    "conditions", "our_choice",
-)  # fmt: skip
-TEST_COLUMNS = (
-    "claim", "test", "verdict", "finding", "value", "low", "high", "level", "comparisons", "blocks",
-    "not_judged_because",
-)  # fmt: skip
+# The claims in the order in which both tables have them.
+BOTH_PAPERS = (*paper_a.CLAIMS, *paper_b.CLAIMS)
 
 
-def write_claims(claims: Path, results: Path, scenarios: Sequence[str]) -> None:
-    """Judge the claims of a file by the scenarios of a results folder, and write both tables into that folder.
+def judge_papers(results: Results) -> list[JudgedClaim]:
+    """Judge all claims of both papers by the measurements."""
+    return judge(BOTH_PAPERS, results)
 
-    Raises `UserError` if the file of claims is faulty, or if the measures of a scenario are missing.
+
+def write_claims(folder: Path, scenarios: Sequence[str]) -> None:
+    """Judge the papers' claims by the scenarios of a results folder, and write both tables into that folder.
+
+    Raises `UserError` if the measures of a scenario are missing.
     """
-    judged = judge(read_claims(claims), Results.read(results, scenarios))
-    write_csv(claims_table(judged), results / CLAIMS)
-    write_csv(table_of_tests(judged), results / CLAIM_TESTS)
+    judged = judge_papers(Results.read(folder, scenarios))
+    write_csv(claims_table(judged), folder / CLAIMS)
+    write_csv(table_of_tests(judged), folder / CLAIM_TESTS)
 
 
 def claims_table(judged: Sequence[JudgedClaim]) -> pd.DataFrame:
-    """Return the columns `COLUMNS` with a row for each claim."""
-    rows = []
-    for result in judged:
-        stated = result.claim.model_dump()
-        findings = {
-            "claim": result.claim.id,
-            "claim_text": result.claim.claim,
-            "verdict": result.verdict,
-            "can_be_judged": result.can_be_judged,
-            "finding": result.finding,
-            "conditions": result.conditions,
-        }
-        rows.append(stated | findings)
-    return pd.DataFrame(rows, columns=list(COLUMNS))
+    """Return the table of claims, with a row for each claim."""
+    return pd.DataFrame([_claim_row(result) for result in judged])
+
+
+def _claim_row(judged: JudgedClaim) -> Row:
+    claim = judged.claim
+    return {
+        "claim": claim.id,
+        "verdict": judged.verdict,
+        "claim_text": claim.claim,
+        "paper": claim.paper,
+        "source": claim.source,
+        "hardware": claim.hardware,
+        "refuted_if": claim.refuted_if,
+        "can_be_judged": judged.can_be_judged,
+        "finding": judged.finding,
+        "conditions": judged.conditions,
+        "our_choice": claim.our_choice,
+    }
 
 
 def table_of_tests(judged: Sequence[JudgedClaim]) -> pd.DataFrame:
-    """Return the columns `TEST_COLUMNS` with a row for each test. Its numbers are empty if it had no comparisons."""
-    rows = [_test_row(claim.claim.id, result) for claim in judged for result in claim.tests]
-    return pd.DataFrame(rows, columns=list(TEST_COLUMNS))
+    """Return the table of tests, with a row for each test. Its numbers are empty if it had no comparisons."""
+    return pd.DataFrame([_test_row(result.claim.id, test) for result in judged for test in result.tests])
 
 
 def _test_row(claim: str, result: TestResult) -> Row:
-    row: Row = {
+    pooled = result.pooled
+    return {
         "claim": claim,
         "test": result.test.statement,
         "verdict": result.verdict,
         "finding": result.finding,
+        "value": pooled.value if pooled else None,
+        "low": pooled.low if pooled else None,
+        "high": pooled.high if pooled else None,
+        "level": pooled.coverage if pooled else None,
         "comparisons": len(result.comparisons),
+        "blocks": pooled.repeats if pooled else None,
         "not_judged_because": result.not_judged_because,
     }
-    if result.pooled is not None:
-        row |= {
-            "value": result.pooled.value,
-            "low": result.pooled.low,
-            "high": result.pooled.high,
-            "level": result.pooled.coverage,
-            "blocks": result.pooled.repeats,
-        }
-    return row

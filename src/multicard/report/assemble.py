@@ -7,18 +7,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from multicard.analysis.outputs import write_recommendations, write_scenario
-from multicard.archive.whole import first_missing
+from multicard.answers.outputs import write_recommendations, write_scenario
+from multicard.config.experiment import Experiment
+from multicard.config.runs import expand
 from multicard.core.errors import UserError
 from multicard.core.files import unwritable
 from multicard.core.layout import MACHINES, RECOMMENDATIONS, RUN, machine_records
-from multicard.experiment.config import Experiment
-from multicard.experiment.runs import expand
 from multicard.figures.draw import draw_scenario
-from multicard.papers.claims import SHIPPED
 from multicard.papers.tables import write_claims
 from multicard.report.page import write_report
 from multicard.report.results import REPORT, ScenarioPlan
+from multicard.share.whole import first_missing
 
 
 @dataclass(frozen=True)
@@ -76,7 +75,7 @@ def draw(measured: Path, plans: Mapping[str, ScenarioPlan], out: Path) -> Drawn:
         shutil.copytree(measured, folder, dirs_exist_ok=True)
         for name, plan in plans.items():
             draw_scenario(plan.figures, folder / "scenarios" / name, folder / "figures" / name)
-        write_claims(SHIPPED, folder, list(plans))
+        write_claims(folder, list(plans))
         write_recommendations(folder, list(plans), folder / RECOMMENDATIONS)
         write_report(folder, folder / REPORT, plans)
         run_count = len(list(folder.glob(f"runs/*/{RUN}")))

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from multicard.analysis.machine.limits import lines, read_machine
 from multicard.core.grouping import grouped
 from multicard.core.text import listed
 from multicard.report.tables import PageTable
+from multicard.results.limits import lines, read_machine
 from multicard.runs.environment import machine_facts, profiler_in_words
 from multicard.runs.record import Hardware, RunRecord
 

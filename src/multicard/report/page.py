@@ -11,13 +11,13 @@ from typing import NamedTuple
 import pandas as pd
 from markupsafe import Markup
 
-from multicard.analysis.choice.advice import JobAdvice
+from multicard.answers.choice.advice import JobAdvice
 from multicard.core.files import atomic_write
 from multicard.core.layout import NOT_RUN, OUTCOMES, SEARCHES, machine_records, search_tables
 from multicard.core.templates import html_template
-from multicard.experiment.workload import workload_of
 from multicard.figures.catalog import PAPER, Drawing, load_drawing
-from multicard.papers.judge import NOT_MEASURED
+from multicard.papers.verdicts import NOT_MEASURED
+from multicard.programs import program_of
 from multicard.report.environment import environment, machine_limits
 from multicard.report.results import (
     FigureFiles,
@@ -177,10 +177,10 @@ def _lost_by_outcome(runs: pd.DataFrame) -> dict[str, int]:
 
 
 def _paper_figure(drawing: Drawing, scenario: ScenarioContents) -> str | None:
-    """Return the figure of paper A to compare with; None if there is none, or the scenario runs the user's program."""
+    """Return the figure of paper A to compare with; None if there is none, or the scenario is of another program."""
     if not drawing.paper_figure or not drawing.paper_figure.startswith("A, "):
         return None
-    if not scenario.has_workloads or workload_of(scenario.measures).is_user_program:
+    if not scenario.has_programs or program_of(scenario.measures).paper != "A":
         return None
     return drawing.paper_figure.removeprefix("A, ")
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pandas as pd
 
-from multicard.analysis.choice.advice import Recommendations
-from multicard.analysis.choice.recommend import advise
-from multicard.analysis.notes import notes
+from multicard.answers.choice.advice import Recommendations
+from multicard.answers.choice.recommend import advise
+from multicard.answers.notes import notes
+from multicard.config.read_run import read_run
 from multicard.core.errors import UserError
 from multicard.core.layout import CLAIM_TESTS, CLAIMS, RUN, RUN_NAME
-from multicard.experiment.read_run import read_run
 from multicard.figures.catalog import load_drawing
 from multicard.results.results import SCENARIOS, Results
 from multicard.results.tables import OUTCOME_TABLE, read_checked
@@ -49,12 +49,12 @@ class ScenarioContents:
     runs: pd.DataFrame  # runs.csv, as text
     measures: pd.DataFrame
     figures: list[FigureFiles]
-    notes: list[str]  # lines about runs whose numbers are missing or doubtful, see `analysis.notes`
+    notes: list[str]  # lines about runs whose numbers are missing or doubtful, see `answers.notes`
     advice: Recommendations | None = None  # None without runs
 
     @property
-    def has_workloads(self) -> bool:
-        """True if it has runs with a record. Without any, the workload of the scenario is not known."""
+    def has_programs(self) -> bool:
+        """True if it has runs with a record. Without any, the program of the scenario is not known."""
         return len(self.measures) > 0
 
 
@@ -96,7 +96,7 @@ def read_contents(folder: Path, plans: Mapping[str, ScenarioPlan]) -> ReportCont
             ScenarioContents(
                 name=name,
                 question=plan.question,
-                runs=_text_table(tables / OUTCOME_TABLE, "run", "outcome", "reason"),
+                runs=_text_table(tables / OUTCOME_TABLE, "run", "outcome", "reason", "wall_time_s"),
                 measures=results.measures,
                 figures=figures,
                 notes=notes(results, shows_profiled_window),

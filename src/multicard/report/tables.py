@@ -6,11 +6,11 @@ from typing import Any, NamedTuple
 import pandas as pd
 from pandas.api.types import is_bool_dtype, is_number, is_numeric_dtype
 
-from multicard.analysis.runs.notices import notices
+from multicard.config.experiment import is_parameter
+from multicard.config.wording import value_words
 from multicard.core.units import ARGS_PREFIX, heading, number, unit_for, units_of
-from multicard.experiment.config import is_parameter
-from multicard.experiment.wording import value_words
 from multicard.report.results import ReportContents
+from multicard.results.notices import notices
 
 DIGITS = 4  # significant digits of numbers
 MOST_ROWS = 60  # number of rows that are shown below a figure; further rows are left out
@@ -132,7 +132,7 @@ def _run_data(runs: pd.DataFrame, measures: pd.DataFrame) -> pd.DataFrame:
     """Return the columns of the table of runs, without the names. All of these tables are indexed by run."""
     data = pd.DataFrame({"scenario": runs["scenarios"].map(", ".join), "outcome": runs["outcome"]})
     data = data.join(measures.filter(MEASURES))
-    data["wall_time_s"] = pd.to_numeric(runs.get("wall_time_s"), errors="coerce")
+    data["wall_time_s"] = pd.to_numeric(runs["wall_time_s"], errors="coerce")
     notices_by_run = {run: "; ".join(notices(row)) for run, row in measures.iterrows()}
     data["notices"] = pd.Series(notices_by_run, dtype=object).reindex(data.index).replace("", None)
     return data

@@ -1,1 +1,1 @@
-"""Measurements: the files of each run, the tables of each scenario, and `Results`, the class that analyses read."""
+"""Measurements: files and measures of each run, tables of each scenario, and `Results`, which answers are made from."""

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
 
+from multicard.config.experiment import configuration_key
+from multicard.config.wording import setting, statements
 from multicard.core.grouping import grouped
 from multicard.core.text import counted
-from multicard.experiment.config import configuration_key
-from multicard.experiment.wording import setting, statements
-from multicard.experiment.workload import WORKLOADS, Workload
+from multicard.programs import PROGRAMS
+from multicard.programs.program import Program
 from multicard.results.provenance import Provenance
 from multicard.runs.parameters import ARGS, ARGS_PREFIX, as_columns
 from multicard.stats.samples import geometric_mean
@@ -93,9 +94,9 @@ class Configuration:
         return (self.provenance.machine, self.provenance.versions, *configuration_key(self.parameters, ()))
 
     @property
-    def workload(self) -> Workload:
-        """The workload that the runs train."""
-        return WORKLOADS[self["workload"]]
+    def program(self) -> Program[Any]:
+        """The program that the runs train."""
+        return PROGRAMS[self["workload"]]
 
     @property
     def completed(self) -> list[MeasuredRun]:
@@ -127,14 +128,14 @@ class Configuration:
     @property
     def rate(self) -> str:
         """Name of the measure of throughput: distinct samples or images, or tokens without padding, per second."""
-        return self.workload.unit.throughput
+        return self.program.unit.throughput
 
     def default(self, parameter: str) -> Any:
         """Return the default of a parameter, in the form of a table's cell.
 
-        None if the workload has no such parameter, or the parameter has no default.
+        None if the program has no such parameter, or the parameter has no default.
         """
-        field = self.workload.parameters.model_fields.get(parameter)
+        field = self.program.parameters.model_fields.get(parameter)
         return None if field is None or field.is_required() else as_columns({parameter: field.default})[parameter]
 
     def naming(self, parameters: Iterable[str]) -> str:
@@ -167,7 +168,7 @@ class Configuration:
         ...     "devices": 2, "precision": "fp32", "packed": True, "steps": 50}, Provenance(), ()).words()
         'tiny, LoRA, chats, 2 CPU processes, fp32, packed'
         """
-        headline = self.workload.parameters.HEADLINE
+        headline = self.program.parameters.HEADLINE
         excluded = {*without, "workload", "repeat", "device", "seed"}
         words = []
         for name in dict.fromkeys((*headline, *(() if in_short else self.parameters))):
@@ -194,10 +195,10 @@ def configurations_of(runs: Iterable[MeasuredRun]) -> list[Configuration]:
 
 
 def _parameter_names(run: MeasuredRun) -> list[str]:
-    """Return the names of the parameters of the run's workload without `repeat`, then those of the user's own."""
+    """Return the names of the parameters of the run's program without `repeat`, then those of the user's own."""
     # Sorted, since scenarios may state them in any order.
     users_own = sorted(name for name in run.values if name.startswith(ARGS_PREFIX))
-    fields = WORKLOADS[run.values["workload"]].parameters.model_fields
+    fields = PROGRAMS[run.values["workload"]].parameters.model_fields
     return [*(name for name in fields if name not in ("repeat", ARGS)), *users_own]
 
 

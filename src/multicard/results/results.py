@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pandas as pd
 
+from multicard.config.experiment import parameters_in
 from multicard.core.errors import UserError
 from multicard.core.units import BYTES, PERCENT, units_of
-from multicard.experiment.config import parameters_in
 from multicard.results.configuration import WHOLE_STEP, Configuration, MeasuredRun, configurations_of
 from multicard.results.provenance import Provenance
 from multicard.results.tables import (
@@ -146,6 +146,32 @@ class Results:
         if not is_share:
             return means
         return [mean and mean.map(_within_one) for mean in means]
+
+    def mean_parts(self, parts: list[str]) -> pd.DataFrame:
+        """Return the mean of each part of a whole, such as the phases of a step: a row per configuration.
+
+        `parts`: the columns of `measures` with the parts. Columns of the result: the parameters, `repeats` (how many
+        completed), and the parts. A part that no repeat recorded is empty.
+
+        Means are arithmetic, so that they add up to the mean of the whole. A repeat that recorded some of the parts
+        spent no time in the others, so that these count as 0. A repeat without any part does not count. Below, steps
+        take 3 and 1 s, so 2 s on average:
+
+        >>> runs = {"run": ["a", "b"], "workload": "vision", "outcome": "completed", "repeat": [1, 2]}
+        >>> phases = {"forward_s": [1.0, 1.0], "evaluation_s": [2.0, None], "data_s": [None, None]}
+        >>> Results(pd.DataFrame(runs | phases)).mean_parts(["forward_s", "evaluation_s", "data_s"])
+          workload  repeats  forward_s  evaluation_s  data_s
+        0   vision        2        1.0           1.0     NaN
+        """
+        completed = self.completed().frame()
+        recorded = completed[parts].astype(float)
+        has_parts = recorded.notna().any(axis=1)
+        with_zeros = recorded.fillna(0.0).where(has_parts, axis=0)
+        parameters = [completed[name] for name in self.parameters()]
+        recorded_of_configuration = recorded.groupby(parameters, sort=False, dropna=False)
+        means = with_zeros.groupby(parameters, sort=False, dropna=False).mean()
+        means = means.where(recorded_of_configuration.count() > 0)
+        return pd.DataFrame({"repeats": recorded_of_configuration.size(), **means}).reset_index()
 
     def frame(self) -> pd.DataFrame:
         """Return the rows of `measures` for the runs that skipped no part of their step."""

@@ -13,16 +13,17 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from multicard.config.read_run import read_run
 from multicard.core.errors import UserError
 from multicard.core.files import read_object
-from multicard.core.layout import ACTIVITY, ACTIVITY_INDEX
+from multicard.core.layout import ACTIVITY, ACTIVITY_INDEX, EPOCH_COLUMNS, EPOCHS, STEP_COLUMNS, STEPS
 from multicard.core.prepared import is_unchanged
 from multicard.core.tables import read_csv
 from multicard.core.validation import first_fault
-from multicard.experiment.read_run import read_run
 from multicard.runs.record import ListedFile, RunRecord
 from multicard.trace.steps import DEVICE, HOST
-from multicard.trace.tables import ACTIVITIES, STEP, STEPS
+from multicard.trace.tables import ACTIVITIES, STEP
+from multicard.trace.tables import STEPS as IN_STEPS
 
 # Columns that identify a process in the activity tables.
 _PROCESS = ["report", "process", "rank"]
@@ -36,6 +37,8 @@ MOST_COLUMNS = 200  # the widest table has about 40
 MOST_TEXT = 1 << 28
 # Bytes that any file may unpack to. A file may unpack to more if that is at most `MOST_TIMES` its own size.
 FREE_BYTES, MOST_TIMES = 64 << 20, 200
+# Columns of the tables that a job writes as CSV.
+_COLUMNS = {STEPS: STEP_COLUMNS, EPOCHS: EPOCH_COLUMNS}
 # Columns of CSV files with seconds that have to be above 0.
 DURATIONS = ("duration_s", "epoch_time_s")
 
@@ -89,22 +92,21 @@ class RunFiles:
         """
         return read_run(self.folder)
 
-    def table(self, name: str, columns: Iterable[str]) -> pd.DataFrame:
-        """Return a table that the job wrote as CSV, with all of its columns.
+    def table(self, name: str, numbers: Iterable[str] = ()) -> pd.DataFrame:
+        """Return steps.csv or epochs.csv, with all of its columns.
 
-        `columns`: names of columns that are checked. Each has to exist and, except `window`, to hold numbers. Those of
-        `DURATIONS` have to be above 0 in each row.
+        `numbers`: columns that, except `window`, have to hold numbers. Those of `DURATIONS` have to be above 0 in each
+        row.
 
-        Raises `UserError` if the file is missing, was changed after the job wrote it, does not parse, or fails a check.
+        Raises `UserError` if the file is missing, was changed after the job wrote it, does not parse, lacks a column,
+        or fails a check.
         """
         path = self.folder / name
         if name not in self._tables:
             self.check(name)
-            self._tables[name] = read_csv(path)
+            self._tables[name] = read_csv(path, _COLUMNS[name])
         table = self._tables[name]
-        for column in columns:
-            if column not in table:
-                raise UserError(f"{path}: found no column {column}")
+        for column in numbers:
             values = table[column]
             if column != "window" and len(table) and not pd.api.types.is_numeric_dtype(values):
                 raise UserError(f"{path}: found text in the column {column}, expected numbers")
@@ -178,15 +180,13 @@ class RunFiles:
     def activity(self, name: str, columns: list[str]) -> pa.Table:
         """Return some columns of an activity table.
 
-        A column that was introduced after the table was made is empty.
-
-        Raises `UserError` if the file is missing, was cut or altered or cannot be read, or if no such column is known.
+        Raises `UserError` if the file is missing, was cut or altered, cannot be read, or lacks a column of its schema.
         """
         if name not in self._activities:
             self.check(f"{ACTIVITY}/{name}.parquet")
-            table = read_parquet(self._path(name))
-            self._activities[name] = _completed(table, ACTIVITIES[name].schema)
-        return selected(self._activities[name], columns, self._path(name))
+            path = self._path(name)
+            self._activities[name] = selected(read_parquet(path), ACTIVITIES[name].schema.names, path)
+        return self._activities[name].select(columns)
 
     @cached_property
     def traced_steps(self) -> pd.DataFrame:
@@ -237,7 +237,7 @@ class RunFiles:
         if not self.has_activity("timeline"):
             return None
         rows = self.activity("timeline", ["scope", "extent"])
-        extents = rows.filter(pc.field("scope") == STEPS)["extent"]
+        extents = rows.filter(pc.field("scope") == IN_STEPS)["extent"]
         if len(extents) == 0:
             return None
         is_on_host = pc.equal(extents, HOST)
@@ -308,14 +308,6 @@ def _longest_text(texts: pa.Array) -> int:
     """Return the number of bytes of the longest text; 0 without texts."""
     lengths = pc.binary_length(texts)
     return pc.max(lengths).as_py() or 0
-
-
-def _completed(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Return a table with all columns of a schema; missing ones are added empty, as earlier versions wrote fewer."""
-    for column in schema:
-        if column.name not in table.column_names:
-            table = table.append_column(column, pa.nulls(table.num_rows, column.type))
-    return table
 
 
 def selected(table: pa.Table, columns: Sequence[str], path: Path) -> pa.Table:

@@ -1,12 +1,12 @@
 """The tables of a scenario in its folder `results/scenarios/<scenario>/`: their columns, and the one reader of them.
 
 CSV files are `measures.csv` (a row per run with a record: outcome, parameters, measures) and `runs.csv` (a row per
-planned run: outcome and reason); `analysis.outputs` writes them. Parquet files are the gathered tables, one for each
+planned run: outcome and reason); `answers.outputs` writes them. Parquet files are the gathered tables, one for each
 name in `SCHEMAS`; `gathering` writes them. Analyses read the tables through `Results`.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,27 +19,52 @@ from multicard.core.files import atomic_write, read_object
 from multicard.core.layout import EPOCH_COLUMNS, GATHERED_ACTIVITIES, NOT_RUN, SCENARIO_INDEX, STEP_COLUMNS
 from multicard.core.text import for_csv, from_csv, quoted
 from multicard.core.values import Cell, Row
-from multicard.experiment.workload import WORKLOADS
+from multicard.programs import PROGRAMS
 from multicard.results import provenance
 from multicard.results.run_files import check_unchanged, files_in, read_csv, read_parquet, selected
+from multicard.runs.measures import COMMON
 from multicard.runs.parameter_types import own_value
 from multicard.runs.parameters import ARGS_PREFIX
+from multicard.runs.record import ListedFile, TrainingSetup
 from multicard.trace.tables import ACTIVITIES
 
 MEASURES = "measures.csv"
 OUTCOME_TABLE = "runs.csv"
+# A row of a table without its empty cells, as `known_values` returns it.
+KnownValues = Mapping[str, Any]
 # Columns that every table of outcomes has.
 OUTCOME_COLUMNS = ("run", "outcome", "reason")
 RUNS_INFO = "runs_info"
 
 # Types of the columns of gathered tables that are not activity tables. All others are floating-point numbers.
-_INTEGERS = ("rank", "epoch", "step")
-_TEXTS = ("window", "variables", "trace_missing")
+_INTEGERS = (
+    "rank", "epoch", "step", "calls", "bytes", "steps", "samples_there", "stack_samples", "batch_size", "num_workers",
+    "prefetch_factor", "batches_in_pass", "gradient_bytes", "buckets", "bucket_limit_bytes", "broadcast_bytes",
+    "synchronized_norms", "parameters", "graph_breaks",
+)  # fmt: skip
+_TEXTS = (
+    "window", "variables", "trace_missing", "kind", "function", "phase", "first_steps", "site", "called", "sampler",
+    "backends", "wrapper", "debugging",
+)  # fmt: skip
+_BOOLEANS = (
+    "persistent_workers", "pin_memory", "finds_unused", "has_unused", "loops_over_parameters", "can_fuse",
+    "has_convolutions", "is_compiled",
+)  # fmt: skip
+# Columns of the tables `host_work`, `code_lines`, `loaders` and `training_setup`: see `HostWorkRecord`, `CodeLine`,
+# `LoaderRecord` and `TrainingSetup` of `runs.record`.
+HOST_WORK = ("rank", "kind", "function", "phase", "calls", "seconds", "bytes", "steps", "first_steps", "site")
+CODE_LINES = ("rank", "phase", "site", "function", "called", "samples_there", "stack_samples")
+LOADERS = (
+    "rank", "kind", "sampler", "batch_size", "num_workers", "prefetch_factor", "persistent_workers", "pin_memory",
+    "batches_in_pass", "cpu_s",
+)  # fmt: skip
+TRAINING_SETUP = ("rank", *TrainingSetup.model_fields)
 
 
 def _recorded(columns: Iterable[str]) -> pa.Schema:
     """Return the schema of a gathered table that is not an activity table."""
-    types = dict.fromkeys(_TEXTS, pa.string()) | dict.fromkeys(_INTEGERS, pa.int64())
+    types: dict[str, pa.DataType] = dict.fromkeys(_TEXTS, pa.string())
+    types |= dict.fromkeys(_INTEGERS, pa.int64()) | dict.fromkeys(_BOOLEANS, pa.bool_())
     return pa.schema([(name, types.get(name, pa.float64())) for name in columns])
 
 
@@ -49,6 +74,10 @@ SCHEMAS: dict[str, pa.Schema] = {
     **{name: ACTIVITIES[name].schema for name in GATHERED_ACTIVITIES},
     "steps": _recorded(STEP_COLUMNS),
     "epochs": _recorded(EPOCH_COLUMNS),
+    "host_work": _recorded(HOST_WORK),
+    "code_lines": _recorded(CODE_LINES),
+    "loaders": _recorded(LOADERS),
+    "training_setup": _recorded(TRAINING_SETUP),
     RUNS_INFO: pa.schema([*provenance.SCHEMA, *_recorded(("variables", "traced_steps", "trace_missing"))]),
 }
 
@@ -61,7 +90,8 @@ def with_run(schema: pa.Schema) -> pa.Schema:
 class ScenarioTables:
     """The tables of one scenario. Each is read and checked at its first use.
 
-    A table that is missing, cut or altered, or has other columns, raises a `UserError` of one line with its file.
+    A table that is missing, cut or altered, or lacks a column, raises a `UserError` of one line with its file. Only
+    measures may be lacking.
     """
 
     def __init__(self, folder: Path):
@@ -75,17 +105,20 @@ class ScenarioTables:
 
     @cached_property
     def measures(self) -> pd.DataFrame:
-        """One row per run with a record: its outcome, parameters and measures."""
+        """One row per run with a record: its outcome, parameters and measures.
+
+        A measure that a later version added is empty, so that measures of all versions from 1.0 on can be read.
+        """
         path = self.folder / MEASURES
         if not path.is_file():
             raise UserError(f"{path}: not found; expected the folder of a scenario that was measured")
         table = read_measures(path)
+        columns = dict.fromkeys((*table.columns, *COMMON))
         for workload in table["workload"].unique():
-            if workload not in WORKLOADS:
-                raise UserError(
-                    f"{path}: found the workload {quoted(workload)}, expected one of {', '.join(WORKLOADS)}"
-                )
-        return table
+            if workload not in PROGRAMS:
+                raise UserError(f"{path}: found the workload {quoted(workload)}, expected one of {', '.join(PROGRAMS)}")
+            columns |= dict.fromkeys(PROGRAMS[workload].measures.definitions)
+        return table.reindex(columns=list(columns))
 
     @cached_property
     def outcomes(self) -> pd.DataFrame:
@@ -155,17 +188,20 @@ def _check_whole(path: Path) -> None:
 
     A table that is not listed, or has no index beside it, passes.
     """
+    check_unchanged(path, _listed_beside(path), "since it was made; delete it to have it made again")
+
+
+def _listed_beside(path: Path) -> Sequence[ListedFile]:
+    """Return the files that the index beside a table lists; none if there is no index."""
     index = path.parent / SCENARIO_INDEX
-    if index.is_file():
-        files = files_in(read_object(index), index)
-        check_unchanged(path, files, "since it was made; delete it to have it made again")
+    return files_in(read_object(index), index) if index.is_file() else ()
 
 
 def _read(path: Path, schema: pa.Schema) -> pa.Table:
-    """Read a gathered table. A missing file is an empty table, unless an index shows that the tables were written."""
+    """Read a gathered table. A missing file is an empty table, unless the index shows that the table was written."""
     expected = with_run(schema)
     if not path.exists():
-        if (path.parent / SCENARIO_INDEX).exists():
+        if any(file.name == path.name for file in _listed_beside(path)):
             raise UserError(f"{path}: missing; delete {path.parent / MEASURES} to have the tables made again")
         return expected.empty_table()
     _check_whole(path)

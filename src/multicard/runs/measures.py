@@ -1,12 +1,13 @@
-"""The measures that a run of any workload may have: columns of measures.csv, each with its unit and its definition.
+"""The columns of measures.csv that a run of any program has, each with its unit and its definition.
 
-docs/measures.md is made from them and from the measures that single workloads have (`multicard.analysis`).
+docs/measures.md is made from them and from the measures that single programs have (`multicard.answers`).
 """
 
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-# Units, as the metadata of a field states them. "" is text, a number of things, or True or False.
+# Units, as the metadata of a field states them. "" is text, a number of things, or True or False. Tables and the report
+# take the unit from the ending of the column's name (`core.units.UNITS`); a test compares the two.
 SECONDS, BYTES, JOULES, SHARE, PER_S = "s", "bytes", "J", "share, 0 to 1", "1/s"
 OPERATIONS, OPERATIONS_PER_S, CHANGE = "operations", "operations/s", "relative change"
 
@@ -18,6 +19,30 @@ class Definition:
     # Markdown that the page shows in a cell of a table. It calls a value that is None "empty", as it is in the file.
     text: str
     unit: str = ""
+    target: float | None = None  # value that a training is to reach, in the unit; None if there is no such goal
+
+
+# The record counts as inconsistent if its steps are longer or shorter in the trace by more than this share.
+TRACE_TOLERANCE = 0.05
+
+# Columns of measures.csv that precede parameters and measures.
+ABOUT = {
+    "run": Definition("Name of the run, and of [its folder](files.md)."),
+    "outcome": Definition("How the run ended; see [outcomes](files.md#outcomes)."),
+    "reason": Definition("Why it did not complete, in words; empty if it did."),
+    "profiler_used": Definition("Name of the profiler that recorded the run, or `none`."),
+    "disturbance": Definition(
+        "What disturbed the run, in words, of several nodes or GPUs [the worst](measuring.md#disturbances); empty if "
+        "nothing did or nothing is known."
+    ),
+    "inconsistency": Definition(
+        "How the run's record disagrees with its trace, in words; empty if on every rank a profiled step lasts as long "
+        f"in the trace as in the record, within {TRACE_TOLERANCE:.0%}, or if no step is in both."
+    ),
+    "trace_notice": Definition(
+        "What the trace lacks or what was corrected in it, in words; empty if nothing, or if no trace was read."
+    ),
+}
 
 
 def _measure(text: str, unit: str = "") -> Any:
@@ -34,7 +59,7 @@ def _part(name: str) -> Any:
 class Measures:
     """The measures of a run that programs have in common, in the order of the columns of measures.csv.
 
-    `analysis.runs.measures` computes them. None is a measure that was not recorded. The measured steps are those of the
+    `results.measure` computes them. None is a measure that was not recorded. The measured steps are those of the
     measured window; the profiled ones are those that a profiler captured.
     """
 
@@ -70,6 +95,11 @@ class Measures:
     forward_s: float | None = _measure("Mean time per measured step and rank of the forward pass.", SECONDS)
     backward_s: float | None = _measure("Mean time per measured step and rank of the backward pass.", SECONDS)
     optimizer_s: float | None = _measure("Mean time per measured step and rank of the optimizer.", SECONDS)
+    evaluation_s: float | None = _measure(
+        "Mean time per measured step and rank in [evaluations inside a pass](measuring.md#steps-of-a-script); empty if "
+        "none was seen.",
+        SECONDS,
+    )
     other_s: float | None = _measure(
         "Mean time per measured step and rank outside all phases and evaluations.", SECONDS
     )
@@ -79,7 +109,8 @@ class Measures:
         SECONDS,
     )
     data_share: float | None = _measure(
-        "Share of the time from step to step in which the rank that waited longest in each step waited for the loader.",
+        "Share of the time from step to step that was spent waiting for the loader, in each step by the rank that "
+        "waited for data and evaluated longest.",
         SHARE,
     )
     energy_per_sample_j: float | None = _measure(
@@ -170,7 +201,7 @@ class Measures:
         "something else ran then, so that the peak may be too low and the shares too high, or `vendor`."
     )
 
-    # The parts of a step, which add up to 1: see `analysis.runs.step_parts.StepPart`. None for a part that is not
+    # The parts of a step, which add up to 1: see `results.breakdown.StepPart`. None for a part that is not
     # known.
     compute_share: float | None = _part("computing")
     compute_or_communication_share: float | None = _part(
@@ -185,7 +216,7 @@ class Measures:
     launch_overhead_share: float | None = _part(
         "idle while the host launches work, is in another call or is between two calls"
     )
-    memory_allocation_share: float | None = _part("idle while the host allocates memory")
+    memory_allocation_share: float | None = _part("idle while the host allocates, frees or registers memory")
     loading_code_share: float | None = _part("idle while the host loads code")
     synchronization_share: float | None = _part("idle while the host synchronizes")
     host_without_gpu_calls_share: float | None = _part(

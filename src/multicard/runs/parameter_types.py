@@ -1,6 +1,6 @@
 """Types of parameters: the values that each parameter may have.
 
-They are used twice. The parameters of a workload (`JobParameters` and its subclasses) add defaults, labels and
+They are used twice. The parameters of a program (`JobParameters` and its subclasses) add defaults, labels and
 descriptions. The sections `fixed` and `vary` of a configuration file (`scenario_parameters`) take a value, or a list of
 values, of the same type.
 """
@@ -25,13 +25,13 @@ PositiveFloat = Annotated[float, Field(gt=0)]
 Text = Annotated[str, StringConstraints(pattern=TEXT)]
 NonEmptyText = Annotated[str, StringConstraints(min_length=1, pattern=TEXT)]
 
-# Parameters of every workload.
-WorkloadName = Literal["vision", "llm", "script", "adopted"]
+# Parameters of every program.
+WorkloadName = Literal["vision", "llm", "script"]
 Device = Literal["cpu", "cuda"]
 DeviceCount = Annotated[int, Field(ge=1, le=1024)]
 NodeCount = Annotated[int, Field(ge=1, le=1024)]
 Binding = Literal["none", "numa"]
-Ablation = Literal["none", "loader", "communication", "loader+communication", "host", "communication+host"]
+Ablation = Literal["none", "loader", "communication", "loader+communication"]
 ProfilerName = Literal["auto", UsedProfiler]
 
 # Parameters of image classification; some of them are also parameters of the tuning of language models.
@@ -52,14 +52,13 @@ TechniqueName = Literal["lora", "qlora", "qat", "dpo", "full"]
 SequenceLength = Annotated[int, Field(ge=16)]
 QatTarget = Literal["adapters", "weights"]
 
-# Parameters of users' scripts, and of runs that are made of traces of programs that multicard did not launch.
-LauncherName = Literal["auto", "python", "torchrun", "accelerate", "deepspeed", "srun", "mpirun", "command"]
+# Parameters of users' scripts, and of runs that are made of traces.
+LauncherName = Literal["auto", "python", "torchrun", "accelerate", "deepspeed", "srun", "mpirun", "command", "traces"]
 VariableName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 # Not strict, because YAML has lists and no tuples, and a strict model refuses a list for a tuple.
 Command = Annotated[tuple[Text, ...], Field(min_length=1, strict=False)]
 VariableNames = Annotated[tuple[VariableName, ...], Field(strict=False)]
 Folder = Annotated[str, Field(min_length=1, pattern=TEXT)]
-ProgramName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9.+-]{0,39}$")]
 
 
 def own_value(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The parameters that all workloads share, and the readable id of a run, which is made of its parameters."""
+"""The parameters that all programs share, and the readable id of a run, which is made of its parameters."""
 
 import hashlib
 import math
@@ -25,12 +25,12 @@ from multicard.runs.parameter_types import (
     ProfilerName,
 )
 
-DEFAULT_WORKLOAD = "vision"  # the workload of parameters that state none
+DEFAULT_WORKLOAD = "vision"  # the program of parameters that state none
 # Most characters of a run's id. File systems allow 255 bytes in a name, and names of temporary files add some to it.
 LONGEST_ID = 180
 ARGS = "args"  # name of the parameter that holds the user's own parameters, by name
 # Values of `ablate`: the parts of a step that a run may skip, alone or together, and "none". See
-# `multicard.record.observe.ablation`.
+# `multicard.observe.ablation`.
 ABLATIONS: tuple[str, ...] = get_args(Ablation)
 
 
@@ -62,7 +62,7 @@ def _metadata(**entries: Any) -> dict[str, Any]:
     return {name: entry for name, entry in entries.items() if entry is not None}
 
 
-# Types of parameters that several workloads have, each with its own default.
+# Types of parameters that several programs have, each with its own default.
 DatasetOf = Annotated[DatasetName, worded("{}", "Name of a data set listed under `datasets`.")]
 WarmupSteps = Annotated[NonNegative, labelled("warmup", "Warm-up steps, excluded from all measures.")]
 ProfiledSteps = Annotated[
@@ -142,7 +142,7 @@ def secret_own(command: Sequence[str], users_own: Mapping[str, Any]) -> set[str]
 
 
 class JobParameters(BaseModel):
-    """Parameters of one job: the base class of the parameters of each workload.
+    """Parameters of one job: the base class of the parameters of each program.
 
     Fields made by `labelled` are shown in the run's id if they differ from their defaults.
     """
@@ -151,6 +151,9 @@ class JobParameters(BaseModel):
 
     # Names of the parameters that a run's id always shows, first and in this order.
     HEADLINE: ClassVar[tuple[str, ...]]
+
+    # For a parameter that decides the defaults of others, such as `preset`: the names of these others.
+    IMPLIED: ClassVar[Mapping[str, tuple[str, ...]]] = {}
 
     workload: str = Field(description="The kind of job.")
     device: Device = worded("{}", "`cuda`: one GPU per rank; `cpu`: one process per rank.", default="cuda")
@@ -168,8 +171,7 @@ class JobParameters(BaseModel):
     ablate: Ablation = labelled(
         "without-",
         "What the run goes without, to measure what it costs; such a run trains nothing. `loader`: the "
-        "batches of the warm-up come again and again. `communication`: ranks exchange no gradients. `host`: "
-        "without the loader, too, and a step is replayed as a CUDA graph, so that its GPU never waits.",
+        "batches of the warm-up come again and again. `communication`: ranks exchange no gradients.",
         default="none",
     )
     profiler: ProfilerName = labelled(
@@ -188,13 +190,20 @@ class JobParameters(BaseModel):
     )
     repeat: Positive = Field(default=1, description="Number of this repeat; the seed increases with it.")
 
+    @classmethod
+    def applies(cls, parameter: str, values: Mapping[str, Any]) -> bool:
+        """Return True if a parameter has an effect in a run whose stated parameters are `values`.
+
+        A scenario leaves a parameter without effect at its default, so that its values do not make further runs.
+        """
+        # A single device does not communicate, so a run on it cannot skip communication.
+        goes_without_communication = parameter == "ablate" and "communication" in str(values["ablate"])
+        return not goes_without_communication or values.get("devices", 1) > 1
+
     @property
     def ablated(self) -> tuple[str, ...]:
-        """Parts of a step that the run skips. A run that skips the host's work also skips the loader, a part of it."""
-        if self.ablate == "none":
-            return ()
-        parts = tuple(self.ablate.split("+"))
-        return ("loader", *parts) if "host" in parts else parts
+        """Parts of a step that the run skips."""
+        return () if self.ablate == "none" else tuple(self.ablate.split("+"))
 
     @property
     def ranks(self) -> int:
@@ -215,6 +224,31 @@ class JobParameters(BaseModel):
     def distributed(self) -> bool:
         """True if torchrun starts the ranks and they form a process group."""
         raise NotImplementedError
+
+    @property
+    def launched_by(self) -> str:
+        """Name of the launcher that starts the ranks (`multicard.launchers`)."""
+        return "torchrun" if self.distributed else "python"
+
+    @property
+    def measured_steps(self) -> int | None:
+        """Number of measured steps; None if the program itself states how many steps it trains."""
+        return None
+
+    @property
+    def counts_operations(self) -> bool:
+        """True if the floating-point operations of one step are counted."""
+        return True
+
+    @property
+    def stated_samples(self) -> int | None:
+        """Samples of a step that the user states, of all ranks together; None if the program counts them."""
+        return None
+
+    @property
+    def loads_in_step(self) -> bool:
+        """True if the process that trains also loads the data: its wait for data is then the loading itself."""
+        return False
 
     @property
     def compiled(self) -> bool:
@@ -246,7 +280,7 @@ class JobParameters(BaseModel):
         return field_defaults(type(self))[name]
 
     def stated(self) -> Parameters:
-        """Return the parameters that differ from their defaults, and the workload if it is not the default one.
+        """Return the parameters that differ from their defaults, and the program if it is not the default one.
 
         Defaults are left out so that the same run states the same after multicard gets a new parameter.
         """
@@ -287,7 +321,7 @@ def _metadata_entries(parameters: type[JobParameters], entry: str) -> dict[str, 
 def run_id(parameters: JobParameters) -> str:
     """Return the readable id of a run. It depends on the run's parameters alone.
 
-    The id has the workload, the parameters of `HEADLINE`, then each other parameter that differs from its default, and
+    The id has the program, the parameters of `HEADLINE`, then each other parameter that differs from its default, and
     at the end the repeat. So two runs with different parameters have different ids. If the id would be longer than
     `LONGEST_ID`, its end is replaced by a digest of the whole id.
     """

@@ -14,7 +14,8 @@ from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_serializer, field_validator
 
-from multicard.core.layout import OUTCOMES, Outcome
+from multicard.core.host_work import FUNCTIONS, KINDS
+from multicard.core.layout import OUTCOMES, PHASES, Outcome
 from multicard.core.reasons import Reason
 from multicard.core.sharing import (
     AS_IT_IS,
@@ -218,6 +219,15 @@ class LoaderRecord(RecordPart):
     )
     batch_size: int | None = Field(None, description="Samples of a batch.")
     num_workers: int | None = Field(None, description="Its worker processes.")
+    prefetch_factor: int | None = Field(None, description="Batches that each worker prepares ahead.")
+    persistent_workers: bool | None = Field(None, description="Whether workers stay from one pass to the next.")
+    pin_memory: bool | None = Field(None, description="Whether it puts batches into pinned memory.")
+    batches_in_pass: int | None = Field(None, description="Batches of one pass over the data.")
+    cpu_s: float | None = Field(
+        None,
+        description="CPU time of its workers in the measured steps; without workers that of the thread that trains "
+        "while it loads.",
+    )
 
 
 class LoaderAlone(RecordPart):
@@ -226,6 +236,94 @@ class LoaderAlone(RecordPart):
     batches: int = Field(description="Batches that it gave.")
     seconds: float = Field(description="Time that these took.")
     batches_per_step: float = Field(description="Batches that a step uses.")
+
+
+class HostWorkRecord(RecordPart):
+    """Work of the host in measured steps that no phase shows: calls of one function in one phase."""
+
+    kind: Annotated[str | None, Words(*KINDS)] = Field(None, description="What it is.")
+    function: Annotated[str | None, Words(*FUNCTIONS)] = Field(
+        None, description="The function; `automatic` for garbage that Python collects by itself."
+    )
+    phase: Annotated[str | None, Words(*PHASES, "evaluation")] = Field(
+        None, description="Phase of the step; none outside of all."
+    )
+    calls: int = Field(description="Its calls.")
+    seconds: float = Field(description="Time of the host in them.")
+    bytes: int = Field(0, description="Of collectives: bytes of all tensors that were passed.")
+    steps: int = Field(description="Measured steps with such a call.")
+    first_steps: tuple[int, ...] = Field((), description="Numbers of the first of these steps.")
+    site: Annotated[str | None, PRIVATE] = Field(
+        None, description="File and line of the user's code with the first call."
+    )
+
+
+class CodeLine(RecordPart):
+    """A line of the user's code where the thread that trains was in measured steps, by samples of its stack."""
+
+    phase: Annotated[str | None, Words(*PHASES, "evaluation")] = Field(
+        None, description="Phase of the step; none outside of all."
+    )
+    site: Annotated[str | None, PRIVATE] = Field(
+        None, description="File and line; none while no code of the user was on the stack."
+    )
+    function: Annotated[str | None, PRIVATE] = Field(None, description="Function of the user's code with that line.")
+    called: Annotated[str | None, PRIVATE] = Field(
+        None, description="Function of a library that the line called; none if it was not written in Python."
+    )
+    samples: int = Field(description="Samples there.")
+
+
+class TrainingSetup(RecordPart):
+    """How a rank trains, as PyTorch showed it at the end of the measured steps. What is not known is none."""
+
+    backends: Annotated[tuple[str, ...], Words("gloo", "nccl", "mpi", "ucc", "xccl", otherwise="another")] = Field(
+        (), description="Back ends of its process groups, for the kind of device that it trains on."
+    )
+    wrapper: Annotated[str | None, Words("DataParallel", "DistributedDataParallel", "FSDP")] = Field(
+        None, description="What makes the model parallel."
+    )
+    backward_passes: float | None = Field(None, description="Backward passes per measured step.")
+    collectives: float | None = Field(
+        None, description="Collectives per measured step on all process groups, the wrapper's included."
+    )
+    exchanged_passes: float | None = Field(
+        None, description="Of DistributedDataParallel: backward passes per measured step that exchange gradients."
+    )
+    needless_exchanges: float | None = Field(
+        None,
+        description="Of these: those after which the next pass adds to the same gradients, before any update.",
+    )
+    gradient_bytes: int | None = Field(None, description="Of DistributedDataParallel: bytes of all gradients.")
+    buckets: int | None = Field(None, description="Of DistributedDataParallel: buckets in which these are exchanged.")
+    bucket_limit_bytes: int | None = Field(None, description="Of DistributedDataParallel: size of a bucket at most.")
+    finds_unused: bool | None = Field(
+        None, description="Of DistributedDataParallel: whether each step searches for parameters without a gradient."
+    )
+    has_unused: bool | None = Field(None, description="Of DistributedDataParallel: whether there are any.")
+    broadcast_bytes: int | None = Field(
+        None, description="Of DistributedDataParallel: bytes of buffers that each forward pass sends to all ranks."
+    )
+    synchronized_norms: int | None = Field(
+        None, description="Of DistributedDataParallel: layers of `SyncBatchNorm` in the model."
+    )
+    parameters: int | None = Field(None, description="Tensors that the optimizer updates.")
+    loops_over_parameters: bool | None = Field(
+        None, description="Whether the optimizer updates them one by one (neither `foreach` nor `fused`)."
+    )
+    can_fuse: bool | None = Field(None, description="Whether it could update them by `fused=True`.")
+    has_convolutions: bool | None = Field(
+        None, description="Whether one of them is a weight of a convolution over two or more dimensions."
+    )
+    is_compiled: bool | None = Field(None, description="Whether torch.compile compiled anything.")
+    graph_breaks: int | None = Field(
+        None, description="How often torch.compile had to leave a graph while it compiled; none if it compiled nothing."
+    )
+    debugging: Annotated[
+        tuple[str, ...],
+        Words("anomaly detection", "deterministic algorithms", "autograd profiler", "CUDA_LAUNCH_BLOCKING",
+              "TORCH_DISTRIBUTED_DEBUG", "synchronization warnings"),
+    ] = Field((), description="Switches for debugging that slow training down.")  # fmt: skip
 
 
 class Observed(RecordPart):
@@ -238,6 +336,16 @@ class Observed(RecordPart):
     loaders: tuple[LoaderRecord, ...] = Field((), description="Loaders whose batches the steps used.")
     exchanged: bool | None = Field(None, description="Whether ranks exchanged anything in the measured steps.")
     loader_alone: LoaderAlone | None = Field(None, description="The slowest loader that the run went without.")
+    host_work: tuple[HostWorkRecord, ...] = Field(
+        (), description="What the host did in the measured steps that no phase shows, the longest first."
+    )
+    stack_samples: int | None = Field(
+        None,
+        description="Samples of the stack of the thread that trains, in measured steps, with those that came too late "
+        "to show a line; none if none were taken.",
+    )
+    lines: tuple[CodeLine, ...] = Field((), description="Where these were, that with the most samples first.")
+    setup: TrainingSetup | None = Field(None, description="How the rank trains.")
 
 
 class OperationCount(RecordPart):
@@ -378,9 +486,9 @@ class RunRecord(RecordPart):
     @field_validator("parameters", mode="plain")
     @classmethod
     def _by_their_workload(cls, value: Any, info: ValidationInfo) -> JobParameters:
-        """Return parameters that were checked before, by the model of their workload.
+        """Return parameters that were checked before, by the model of their program.
 
-        This module does not know the workloads. So a reader of a file checks the parameters, and passes the result as
+        This module does not know the programs. So a reader of a file checks the parameters, and passes the result as
         `parameters` in the context of validation; they then replace `value`.
         """
         parameters = value if isinstance(value, JobParameters) else (info.context or {}).get("parameters")

@@ -1,4 +1,4 @@
-"""The verdict on a job. The launcher gives it, and the job's workload may change it (`Workload.judge`)."""
+"""The verdict on a job, made by `multicard.launch`."""
 
 from typing import NamedTuple
 

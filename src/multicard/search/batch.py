@@ -43,6 +43,8 @@ class BatchSearch(Search[Key]):
     """A search for the largest batch that fits, and the smallest that pays. The value of a run is its throughput."""
 
     fatal = frozenset(OUTCOMES) - {"completed", "out_of_memory"}
+    # The batch that pays is decided among several, not by the fastest alone.
+    reserved_for = 3
 
     def __init__(
         self, space: Space[Key], start: int, fills: bool, budget: float = math.inf, repeats: int = MOST_REPEATS

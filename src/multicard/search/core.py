@@ -2,11 +2,13 @@
 
 1. Screening: the first configurations are a Latin hypercube (McKay, Beckman and Conover, Technometrics 21, 1979), so
    that each value of a parameter occurs about equally often.
-2. New configurations: a linear model with interactions (`effects`, `acquisition`) proposes those that may be better
-   than the best and are likely enough to complete. Each runs once. If the model proposes none, a configuration runs
-   that differs in one parameter from the best, or from another one within noise of the best. If there is none of these
-   either, no new configurations are tried.
-3. Repeats: the best configuration and all within noise of it run once more, again and again, until those that are
+2. New configurations: a sampler of Optuna's (`proposals`) proposes them from the results so far. Each runs once. If the
+   sampler proposes only what has run, a configuration runs that differs in one parameter from the best, or from another
+   one within noise of the best.
+3. Stop: once `patience` new configurations in a row were no better than the best, only those that differ from it, or
+   from another one within noise of it, in one parameter are tried. If one of them is better, step 2 starts again. If
+   there are none left, no new configurations are tried any more.
+4. Repeats: the best configuration and all within noise of it run once more, again and again, until those that are
    left have all their repeats. This is a race (Maron and Moore, NIPS 1993). If the repeats show more noise than was
    assumed, configurations that had fallen behind may be within noise again, and return to the race.
 
@@ -23,8 +25,8 @@ from typing import Generic, NamedTuple
 import numpy as np
 from scipy.stats import qmc
 
-from multicard.search.effects import ExpectedScores, completion_probabilities, expected_scores
-from multicard.search.space import Key, Levels, Space
+from multicard.search.proposals import proposals
+from multicard.search.space import Key, Space
 
 # The standard deviation of the logarithm of a run's value that is assumed before there are repeats, and the weight of
 # this assumption in degrees of freedom: see `pooled_noise`.
@@ -35,11 +37,10 @@ REACH = 2.0
 CENTRES = 3
 # Number of configurations that are proposed at once after the screening.
 PROPOSED_AT_ONCE = 3
-# A part of the budget is reserved for all repeats of so many configurations, but at most this share of the budget.
-RESERVED_FOR, LARGEST_RESERVE = 3, 1 / 3
-# The model does not propose a configuration whose probability to complete is lower than this. As a neighbour of a good
-# one, it may still be tried.
-LEAST_LIKELY = 0.05
+# The most configurations of the screening.
+SCREENED = 6
+# At most this share of the budget is reserved for repeats.
+LARGEST_RESERVE = 1 / 3
 
 
 class RunRequest(NamedTuple, Generic[Key]):
@@ -71,6 +72,8 @@ class Search(Generic[Key]):
 
     # Outcomes of runs that must end a search at once. The search does not check this; its caller does.
     fatal: frozenset[str] = frozenset()
+    # A part of the budget is reserved for all repeats of so many configurations.
+    reserved_for = 1
 
     def __init__(
         self, space: Space[Key], maximize: bool, repeats: int = 1, budget: float = math.inf, seed: int = 0
@@ -195,12 +198,11 @@ class Search(Generic[Key]):
     def screening(self) -> list[Key]:
         """The configurations that a search begins with.
 
-        They are as many as a linear model without interactions has unknowns, but at most a third of all, and at least
-        one is drawn. They are fewer if several rows of the hypercube are the same configuration, or none.
+        They are at most `SCREENED` and at most a third of all, but at least one is drawn. They are fewer if several
+        rows of the hypercube are the same configuration, or none.
         """
         sizes = self._sizes
-        unknowns = 1 + sum(size - 1 for size in sizes)
-        count = max(1, min(unknowns, len(self.configurations) // 3))
+        count = max(1, min(SCREENED, len(self.configurations) // 3))
         cube = qmc.LatinHypercube(len(sizes), rng=self._seed, optimization="random-cd").random(count)
         chosen: dict[Key, None] = {}
         for row in cube:
@@ -233,8 +235,9 @@ class Search(Generic[Key]):
             new = self._proposed(affordable)
             if not new:
                 self.stopped_trying = (
-                    f"the model expects no improvement of the {len(self.untried)} that were not tried, and all were "
-                    f"that differ in one parameter from the best, or from up to {CENTRES - 1} within noise of it"
+                    f"the last {self._tries_in_vain} were no better than the best, and all were tried that differ in "
+                    f"one parameter from it, or from up to {CENTRES - 1} within noise of it; {len(self.untried)} were "
+                    "not tried"
                 )
         for key in new:
             self.tried[key] = Attempts()
@@ -270,50 +273,57 @@ class Search(Generic[Key]):
         return most if remaining > 0 else 0
 
     def _reserved_runs(self) -> int:
-        """Return the number of repeats for which a part of the budget is reserved: see `RESERVED_FOR`."""
-        wanted = (self.repeats - 1) * min(RESERVED_FOR, max(1, len(self.completed)))
+        """Return the number of repeats for which a part of the budget is reserved: see `reserved_for`."""
+        wanted = (self.repeats - 1) * min(self.reserved_for, max(1, len(self.completed)))
         if self.typical_cost:
             return int(min(wanted, LARGEST_RESERVE * self.budget / self.typical_cost))
         return wanted
 
-    def _proposed(self, most: int) -> list[Key]:
-        """Return new configurations: those that may be better than the best by the model, else neighbours of good ones.
+    @property
+    def patience(self) -> int:
+        """The number of tries in vain after which only neighbours are tried: as many as a configuration has."""
+        return sum(size - 1 for size in self._sizes)
 
-        They are at most `PROPOSED_AT_ONCE` and at most `most`; none if there are none of both kinds. Before a run has
-        completed, one is drawn at random.
+    @property
+    def _tries_in_vain(self) -> int:
+        """The number of configurations tried since the best one, without those of the screening."""
+        best = self.best
+        screening = self.screening
+        since_best = itertools.takewhile(lambda key: key != best, reversed(self.tried))
+        return sum(key not in screening for key in since_best)
+
+    def _proposed(self, most: int) -> list[Key]:
+        """Return new configurations, at most `PROPOSED_AT_ONCE` and at most `most`.
+
+        They are those that the sampler proposes. If it has too few, or if `patience` has ended, neighbours of good
+        ones are added; if there are none of these either, random ones are, but only while `patience` lasts. Before a
+        run has completed, one is drawn at random.
         """
         candidates = self.untried
         if not self.completed:
-            return [candidates[self._random.integers(len(candidates))]]
-        proposed: list[Key] = []
-        while len(proposed) < min(PROPOSED_AT_ONCE, most):
-            key = self._promising(candidates)
-            if key is None:
-                key = self._neighbour(candidates)
+            return [self._drawn(candidates)]
+        count = min(PROPOSED_AT_ONCE, most, len(candidates))
+        is_patient = self._tries_in_vain < self.patience
+        new = self._sampled(candidates, count) if is_patient else []
+        while len(new) < count:
+            others = [key for key in candidates if key not in new]
+            key = self._neighbour(others)
+            if key is None and is_patient:
+                key = self._drawn(others)
             if key is None:
                 break
-            proposed.append(key)
-            candidates.remove(key)
-        return proposed
+            new.append(key)
+        return new
 
-    def _promising(self, candidates: Sequence[Key]) -> Key | None:
-        """Return the candidate with the highest `acquisition`; None if none has more than the score of the best."""
-        best = self.best
-        if not candidates or best is None:
-            return None
+    def _sampled(self, candidates: Sequence[Key], count: int) -> list[Key]:
+        """Return up to `count` of the candidates, proposed by the sampler from all results so far."""
         completed = self.completed
-        scores: dict[Levels, float] = {}
-        has_completed: dict[Levels, bool] = {}
-        for levels, key in self.space.configurations.items():
-            if key in completed:
-                scores[levels] = self._score(key)
-            if key in self.tried:
-                has_completed[levels] = key in completed
-        combinations = [self.space.combinations[key][0] for key in candidates]
-        expected = expected_scores(self._sizes, scores, combinations)
-        probabilities = completion_probabilities(self._sizes, has_completed, combinations)
-        bounds = acquisition(expected, probabilities)
-        return candidates[int(bounds.argmax())] if bounds.max() > self._score(best) else None
+        scores = {key: self._score(key) if key in completed else None for key in self.tried}
+        return proposals(self.space, scores, candidates, count, seed=int(self._random.integers(2**32)))
+
+    def _drawn(self, candidates: Sequence[Key]) -> Key:
+        """Return a candidate at random."""
+        return candidates[int(self._random.integers(len(candidates)))]
 
     def _neighbour(self, candidates: Sequence[Key]) -> Key | None:
         """Return, at random, a candidate that differs in one parameter from the best, or else from the next contender.
@@ -323,7 +333,7 @@ class Search(Generic[Key]):
         for key in self.contenders[:CENTRES]:
             neighbours = [other for other in self.space.neighbours(key) if other in candidates]
             if neighbours:
-                return neighbours[self._random.integers(len(neighbours))]
+                return self._drawn(neighbours)
         return None
 
     @property
@@ -340,21 +350,6 @@ class Search(Generic[Key]):
         repeats = {key: len(self.tried[key].values) for key in configurations}
         most = max(repeats.values(), default=0)
         return max((key for key in repeats if repeats[key] == most), key=self._score, default=None)
-
-
-def acquisition(expected: ExpectedScores, completion: np.ndarray) -> np.ndarray:
-    """Return how good each configuration may be: m + 2 s, where m is its expected score and s the standard deviation.
-
-    It is −∞ for a configuration whose probability to complete is below 5%. In this example the first configuration is
-    above the second, although its mean is lower, because its score is less certain. The third would be the best, but it
-    probably does not complete.
-
-    >>> expected = ExpectedScores(mean=np.array([1.0, 1.25, 2.0]), deviation=np.array([0.25, 0.0, 0.5]))
-    >>> acquisition(expected, completion=np.array([1.0, 0.5, 0.01])).tolist()
-    [1.5, 1.25, -inf]
-    """
-    upper_bounds = expected.mean + REACH * expected.deviation
-    return np.where(completion >= LEAST_LIKELY, upper_bounds, -math.inf)
 
 
 def pooled_noise(values: Iterable[Sequence[float]]) -> float:

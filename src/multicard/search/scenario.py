@@ -5,16 +5,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from multicard.analysis.runs.measures import measures_of
-from multicard.archive.matrix import Matrix
+from multicard.config.experiment import Experiment
+from multicard.config.plan import Plan
+from multicard.config.runs import Run, combinations
+from multicard.config.wording import statements
 from multicard.core.errors import UserError
 from multicard.core.layout import ACTIVITY, ACTIVITY_INDEX, RUN
 from multicard.core.reasons import describe_reason
 from multicard.core.units import show
-from multicard.experiment.config import Experiment
-from multicard.experiment.runs import Run, combinations
-from multicard.experiment.wording import statements
-from multicard.experiment.workload import WORKLOADS
+from multicard.programs import PROGRAMS
+from multicard.results.measure import measures_of
 from multicard.results.run_files import RunFiles
 from multicard.runs.environment import gpu_names, is_synthetic
 from multicard.runs.measures import Measures
@@ -74,9 +74,9 @@ class ScenarioSpace:
         }
         if not self.varied:
             raise UserError(f"scenarios.{name}: varies nothing, expected several values of a parameter under vary")
-        self.matrix = Matrix.plan(experiment)
+        self.plan = Plan.make(experiment)
         self.maximize = goal == "throughput"
-        unit = WORKLOADS[experiment.workload(name)].unit
+        unit = PROGRAMS[experiment.workload(name)].unit
         self.measure = unit.throughput if self.maximize else "iteration_time_s"
         # The runs of each configuration, in the order of their repeats.
         self.repeats: dict[str, list[Run]] = {}
@@ -139,8 +139,10 @@ class ScenarioSpace:
     @property
     def learning_differences(self) -> list[str]:
         """Names of facts that decide how much is learned from a sample, and that differ between configurations."""
-        workload = WORKLOADS[self.experiment.workload(self.name)]
-        learning = [workload.learning(as_columns(runs[0].parameters.model_dump())) for runs in self.repeats.values()]
+        program = PROGRAMS[self.experiment.workload(self.name)]
+        learning = [
+            program.comparison.learning(as_columns(runs[0].parameters.model_dump())) for runs in self.repeats.values()
+        ]
         names = dict.fromkeys(name for facts in learning for name in facts)
         return [name for name in names if len({repr(facts.get(name)) for facts in learning}) > 1]
 
@@ -153,7 +155,7 @@ class ScenarioSpace:
         """Return the configurations that cannot run here, each with the reason of its first repeat."""
         reasons = {}
         for key in self.repeats:
-            reason = self.matrix.reasons[key]
+            reason = self.plan.reasons[key]
             if reason:
                 reasons[key] = reason
         return reasons
@@ -163,7 +165,7 @@ class ScenarioSpace:
 
         They cannot run here, or their estimated memory is more than a GPU has.
         """
-        too_large = [key for key in self.repeats if self.run(key, 1).exceeds_memory(self.matrix.machine)]
+        too_large = [key for key in self.repeats if self.run(key, 1).exceeds_memory(self.plan.machine)]
         return dict.fromkeys(too_large, "memory estimate above that of a GPU") | self.cannot_run()
 
     def result(self, run: Run) -> RunResult:

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from multicard.config.runs import Run
 from multicard.core.values import Row
-from multicard.experiment.runs import Run
 from multicard.search.core import RunRequest, Search
 from multicard.search.scenario import RunResult, ScenarioSpace
 

@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from multicard.config.experiment import Experiment
+from multicard.config.figures import FIGURES
+from multicard.config.runs import expand_scenario
 from multicard.core.errors import UserError
 from multicard.core.units import ARGS_PREFIX
-from multicard.experiment.config import Experiment
-from multicard.experiment.figures import FIGURES
-from multicard.experiment.runs import expand_scenario
-from multicard.experiment.workload import WORKLOADS
+from multicard.programs import PROGRAMS
 from multicard.runs.parameters import ARGS, flat, nested
 from multicard.search.batch import MOST_REPEATS
 from multicard.search.batch_sizes import sizes
@@ -61,7 +61,7 @@ def vary_scenario(
     Raises `UserError` if these do not fit together, or if the scenario's batch size cannot be searched for.
     """
     scenario = config["scenarios"][name]
-    stated = _values(vary, WORKLOADS[experiment.workload(name)].parameters.model_fields)
+    stated = _values(vary, PROGRAMS[experiment.workload(name)].parameters.model_fields)
     parameter = _auto_parameter(stated, goal, largest)
     auto = None
     repeats = scenario.get("repeats", 1)
@@ -85,7 +85,7 @@ def vary_scenario(
 def _values(vary: Sequence[tuple[str, list[Any]]], fields: Mapping[str, Any]) -> dict[str, list[Any]]:
     """Return the values of each parameter, by its column name.
 
-    If the workload has parameters of the user's own, a name that is not one of its `fields` is such a parameter.
+    If the program has parameters of the user's own, a name that is not one of its `fields` is such a parameter.
 
     Raises `UserError` if a parameter is named twice.
     """

@@ -44,8 +44,10 @@ PAUSE_NS = 1_000_000
 PAUSE_FACTOR = 100
 
 # Where calls of several kinds overlap, only the first of these kinds counts, so that the moments of all kinds are
-# disjoint. This is usually the kind of the inner call, such as the load of a library within a launch. Launching calls
-# are by far the most numerous, so their moments are not computed: they are the moments in calls of none of these kinds.
+# disjoint. This is usually the kind of the inner call, such as the load of a library within a launch. Allocating comes
+# before waiting because a call that frees memory may wait for the device: without the call there would be no such wait.
+# Launching calls are by far the most numerous, so their moments are not computed: they are the moments in calls of none
+# of these kinds.
 _INNERMOST_FIRST = (HostActivity.LOADING_CODE, HostActivity.ALLOCATING, HostActivity.WAITING, HostActivity.OTHER)
 # Takes the place of the activity for calls of other processes, for calls of threads that do not count, and for rows
 # that repeat a call with its backtrace.

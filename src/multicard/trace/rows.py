@@ -19,11 +19,12 @@ from multicard.trace.api_calls import LAUNCH
 from multicard.trace.captured_events import STEPS, CapturedEvents
 from multicard.trace.collectives import CannotTell, by_message_size, message_columns
 from multicard.trace.events import Events
+from multicard.trace.fp32_products import arithmetic
 from multicard.trace.launches import UNKNOWN
-from multicard.trace.model import Integers, why_absent
+from multicard.trace.model import Integers
 from multicard.trace.statistics import Grouped, Statistics, statistics
 from multicard.trace.steps import STEP, StepOrPhase
-from multicard.trace.stragglers import straggler_rows, transfer_times
+from multicard.trace.stragglers import transfer_times
 
 Rows = list[ActivityRow]
 
@@ -139,6 +140,28 @@ def sums(kind: str, fields: Mapping[str, str]) -> Callable[[CapturedEvents], Row
     return make
 
 
+def fp32_products(capture: CapturedEvents) -> Rows:
+    """Return a row for each device and `Arithmetic`: the kernels whose names show it, and the longest of them."""
+    kernels = capture.required("kernels")
+    names = kernels.group_field("name")
+    shown = [arithmetic(name) for name in names]
+    keys: list[Key | None] = []
+    longest: dict[Key, tuple[int, str]] = {}
+    for code, location in enumerate(kernels.group_fields("process", "device")):
+        kind = shown[code]
+        if kind is None or code not in kernels.durations:
+            keys.append(None)
+            continue
+        key = (*location, kind.value)
+        keys.append(key)
+        group_ns = int(kernels.durations.of([code]).sum(dtype=np.int64))
+        longest[key] = max(longest.get(key, (0, "")), (group_ns, names[code]))
+    rows: Rows = []
+    for found, durations in _longest_first(_summed(kernels.durations, kernels, keys)):
+        rows.append(_row(found, ("device", "arithmetic"), {"kernel": longest[found][1]}, _seconds(durations)))
+    return rows
+
+
 def launches(capture: CapturedEvents) -> Rows:
     """Return a row for each device, on the delay between launching calls and the starts of their kernels.
 
@@ -246,30 +269,6 @@ def _bytes(sizes: Statistics, seconds: float) -> Row:
         cells[f"{name}_bytes"] = getattr(sizes, name)
     cells["bandwidth_bytes_per_s"] = sizes.total / seconds if seconds > 0 else None
     return cells
-
-
-def stragglers(capture: CapturedEvents) -> Rows:
-    """Return a row for each collective, group of ranks and rank: how long the rank waited for the other ranks.
-
-    If some collectives could be matched between ranks, lines about those that could not become notices of the capture.
-
-    Raises `CannotTell` if no collective could be matched.
-    """
-    calls, unmatched = capture.matching
-    if calls:
-        capture.notices += [f"waiting for other ranks: {line}" for line in unmatched]
-        return straggler_rows(calls)
-    if unmatched:
-        raise CannotTell("; ".join(unmatched))
-    raise CannotTell(_why_no_stragglers(capture))
-
-
-def _why_no_stragglers(capture: CapturedEvents) -> str:
-    kernels = capture.communication
-    if kernels is None:
-        return why_absent(capture.traces, ["kernels"])
-    is_named = any(collective is not None for collective in kernels.group_field("collective"))
-    return "only one rank" if is_named else "the capture holds no collectives that are named"
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Ranks side by side: how long each waited in collectives for the last one to join, and how often it came last."""
+"""Make the table `stragglers`: how long each rank waited in collectives for the last one, how often it was the last."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -7,9 +7,11 @@ import numpy as np
 
 from multicard.core.values import Row
 from multicard.trace.activity_row import ActivityRow
+from multicard.trace.captured_events import CapturedEvents
+from multicard.trace.collectives import CannotTell
 from multicard.trace.events import Events, Location
 from multicard.trace.matched_calls import MatchedCalls, Matching
-from multicard.trace.model import MISSING, Integers
+from multicard.trace.model import MISSING, Integers, why_absent
 
 
 class _Key(NamedTuple):
@@ -20,7 +22,31 @@ class _Key(NamedTuple):
     rank: Location
 
 
-def straggler_rows(calls: Sequence[MatchedCalls]) -> list[ActivityRow]:
+def stragglers(capture: CapturedEvents) -> list[ActivityRow]:
+    """Return the rows of the table `stragglers`: one for each collective, group of ranks and rank.
+
+    If some collectives could be matched between ranks, lines about those that could not become notices of the capture.
+
+    Raises `CannotTell` if no collective could be matched.
+    """
+    calls, unmatched = capture.matching
+    if calls:
+        capture.notices += [f"waiting for other ranks: {line}" for line in unmatched]
+        return _rows(calls)
+    if unmatched:
+        raise CannotTell("; ".join(unmatched))
+    raise CannotTell(_why_no_stragglers(capture))
+
+
+def _why_no_stragglers(capture: CapturedEvents) -> str:
+    kernels = capture.communication
+    if kernels is None:
+        return why_absent(capture.traces, ["kernels"])
+    is_named = any(collective is not None for collective in kernels.group_field("collective"))
+    return "only one rank" if is_named else "the capture holds no collectives that are named"
+
+
+def _rows(calls: Sequence[MatchedCalls]) -> list[ActivityRow]:
     """Return a row for each collective, group and rank, sorted by the `str` of these.
 
     `times_last` counts the calls in which the rank waited 0 ns: it was the last to join, maybe together with others.

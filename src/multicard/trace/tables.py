@@ -26,6 +26,7 @@ from multicard.trace.device_times import SHARES
 from multicard.trace.idle import CAUSES, NAMED
 from multicard.trace.model import Trace, why_absent
 from multicard.trace.steps import STEP
+from multicard.trace.stragglers import stragglers
 from multicard.trace.timeline import gpus_of, timeline
 
 __all__ = ["ACTIVITIES", "CAPTURE", "SCOPES", "STEP", "STEPS", "Activity", "ActivityTables", "activity_tables"]
@@ -37,7 +38,7 @@ _INTEGERS = {
 }  # fmt: skip
 _TEXTS = {
     "report", "phase", "api", "function", "kernel", "class", "operation", "host_memory", "collective", "scope",
-    "extent", "domain", "range", "share", "of", "group", "by",
+    "extent", "domain", "range", "share", "of", "group", "by", "arithmetic",
 }  # fmt: skip
 # Columns of `timeline`, one for each cause of idle time in `NAMED`: the host's function in which most of that time
 # lies.
@@ -237,6 +238,14 @@ ACTIVITIES: dict[str, Activity] = {
     "kernel_classes": _sums(
         "kernels", {"device": "device", "class": "class"}, "Time on the device, per class of kernels."
     ),
+    "fp32_products": Activity(
+        ("kernels",),
+        ("device", "arithmetic", "kernel", *_STATISTICS),
+        table_rows.fp32_products,
+        "Time on the device in kernels of NVIDIA's libraries that multiply matrices of 32-bit numbers and whose names "
+        "show how: tf32 (on tensor cores), fp32 beside tf32 (without tensor cores, though the GPU's have TF32), fp32 "
+        "(without tensor cores); kernel is the one with the most time.",
+    ),
     "launches": Activity(
         ("kernels", "api"),
         ("device", "kernels", "joined", *_DELAYS),
@@ -265,7 +274,7 @@ ACTIVITIES: dict[str, Activity] = {
     "stragglers": Activity(
         ("kernels", "ranges"),
         ("device", "collective", "group", "ranks", "calls", "times_last", *_WAITS, "together_s", "by"),
-        table_rows.stragglers,
+        stragglers,
         "Ranks side by side: how long each waited in a collective for the last one to join, how often it was that "
         "itself, and its time with all of them there; by a common clock of the ranks, or by durations: a collective "
         "ends on all ranks together, so the shortest has joined last. Groups of ranks reduce among themselves.",

@@ -10,12 +10,12 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
+from multicard.config.read_run import read_run
 from multicard.core.files import atomic_write, read_json, sha256, write_json
 from multicard.core.layout import CAPTURED, EPOCHS, KEPT, RUN, STEPS, TRACE
 from multicard.core.system import read_or_none
 from multicard.core.values import JsonObject
-from multicard.experiment.read_run import read_run
-from multicard.experiment.workload import WORKLOADS
+from multicard.launch.start import rank_command
 from multicard.runs.parameters import JobParameters
 
 MADE_OF = "made_of.json"
@@ -29,7 +29,7 @@ def made_of(parameters: JobParameters, data: Path | None, model: Path | None) ->
     `data`, `model`: folders of the prepared inputs, None if the run has no such input. An input is identified by the
     name of its folder, and the script by its checksum.
     """
-    script = WORKLOADS[parameters.workload].launching(parameters).script
+    script = rank_command(parameters).script
     ingredients = {
         "parameters": parameters.stated(),
         "data": data and data.name,

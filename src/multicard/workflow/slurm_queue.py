@@ -2,7 +2,9 @@
 
 import atexit
 import os
+import sys
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -17,6 +19,9 @@ from multicard.workflow.submission import Refusal, waiting_submissions
 
 # Seconds between two looks at the queue.
 LOOK_S = 30.0
+# For how many seconds Slurm is asked to cancel the jobs of a pipeline that ends, and the pause between two attempts. A
+# controller that restarts is away for minutes.
+CANCEL_LIMIT_S, CANCEL_PAUSE_S = 600.0, 5.0
 # A message names at most this many jobs.
 LONGEST_LIST = 5
 # The columns are id, state, reason, time of submission, working directory and comment of each job.
@@ -156,17 +161,33 @@ class QueueWatch:
             elif job.state == "PREEMPTED" and not self.ending.is_set():
                 self._requeue(job.id, job.comment)
 
-    def cancel_left(self) -> None:
+    def cancel_left(self, limit_s: float = CANCEL_LIMIT_S, pause_s: float = CANCEL_PAUSE_S) -> None:
         """Cancel the jobs that Snakemake left in the queue, if the pipeline got a signal to end.
 
-        While Snakemake looks at the queue, its own list of jobs is empty. If the signal comes then, it cancels no job
-        (`active_jobs` of snakemake_interface_executor_plugins.executors.remote).
+        It leaves some for two reasons. While Snakemake looks at the queue, its own list of jobs is empty. If the signal
+        comes then, it cancels no job (`active_jobs` of snakemake_interface_executor_plugins.executors.remote). And it
+        tries only once, so it cancels no job while Slurm's controller is away. Therefore this method asks Slurm until
+        it answers. If it has not answered after `limit_s` seconds, a message says how to cancel the jobs.
         """
         if not self.ending.is_set():
             return
-        ids = [job.id for job in self._queue().jobs if job.state in AT_WORK]
-        if ids:
-            ask(["scancel", *ids])
+        deadline = time.monotonic() + limit_s
+        problem = self._cancel()
+        if problem and limit_s:
+            _say(f"Slurm does not answer ({problem}): asking again for at most {limit_s:g} s")
+        while problem and time.monotonic() < deadline:
+            time.sleep(pause_s)
+            problem = self._cancel()
+        if problem:
+            _say(f"the Slurm jobs of this pipeline may not be cancelled: {problem}; look with squeue, end with scancel")
+
+    def _cancel(self) -> str | None:
+        """Cancel the jobs of this pipeline that are in the queue; return why that failed, or None."""
+        jobs, problem = self._queue()
+        ids = [job.id for job in jobs if job.state in AT_WORK]
+        if problem or not ids:
+            return problem
+        return ask(["scancel", *ids]).problem
 
     def _queue(self) -> Queue:
         """Return the queue with only the jobs of this pipeline."""
@@ -204,6 +225,11 @@ class QueueWatch:
         if (job, code) not in self._warned:
             self._warned.add((job, code))
             self.warn(message)
+
+
+def _say(message: str) -> None:
+    """Print a message; when a process ends, the handlers of logging are closed."""
+    print(message, file=sys.stderr, flush=True)
 
 
 def _worded(refusal: Refusal, count: int) -> str:

@@ -4,10 +4,10 @@ import math
 from dataclasses import dataclass
 from functools import partial
 
-from multicard.analysis.choice.answers import HOURS, speedups
-from multicard.analysis.choice.applied import WORK, Request
-from multicard.analysis.choice.choice import HOUR_S, Choice
-from multicard.analysis.choice.choices import Choices
+from multicard.answers.choice.answers import HOURS, speedups
+from multicard.answers.choice.applied import WORK, Request
+from multicard.answers.choice.choice import HOUR_S, Choice
+from multicard.answers.choice.choices import Choices
 from multicard.core.text import counted, plural
 from multicard.core.units import number, percent
 from multicard.results.configuration import DEVICE_WORDS, Configuration

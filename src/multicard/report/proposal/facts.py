@@ -5,16 +5,16 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from multicard.analysis.choice.choices import NO_CHOICE
+from multicard.answers.choice.choices import NO_CHOICE
 from multicard.core.units import ARGS_PREFIX, number
-from multicard.experiment.workload import BATCH
+from multicard.programs.program import BATCH
+from multicard.programs.user_command import fill, names_in
 from multicard.report.environment import Environment, environment
 from multicard.report.proposal.application import Application, measured_nodes
 from multicard.report.proposal.document import Section
 from multicard.results.configuration import Configuration
 from multicard.runs.environment import NOT_RECORDED, SHOWN_DIGITS
 from multicard.runs.record import RunRecord
-from multicard.workloads.script.template import fill, names_in
 
 Facts = list[tuple[str, str]]
 
@@ -25,7 +25,7 @@ VERSIONS = {"torch": "PyTorch", "python": "Python"}
 GPU_VERSIONS = {"cuda": "CUDA", "nccl": "NCCL", "driver": "driver"}
 # Parameters that are not among the settings because another part of the page states them.
 SHOWN_ELSEWHERE = (
-    "command", "script", "dataset", "model", "image_size", "sequence_length", "width_mult", "scaling", "devices",
+    "command", "dataset", "model", "image_size", "sequence_length", "width_mult", "scaling", "devices",
     "nodes", "devices_per_node", "precision", "batch_size", "python", "folder",
 )  # fmt: skip
 
@@ -69,7 +69,7 @@ def _data_words(configuration: Configuration) -> str:
     """Return the name of the data set, with its source in brackets unless that is the same word."""
     dataset, source = configuration["dataset"], configuration.provenance.data_source
     if not dataset:
-        return "loaded by the script" if configuration.workload.is_user_program else NOT_RECORDED
+        return NOT_RECORDED if "dataset" in configuration.program.inputs else "loaded by the script"
     return dataset if source in (None, dataset) else f"{dataset} ({source})"
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from multicard.analysis.choice.applied import (
+from multicard.answers.choice.applied import (
     Request,
     other_series,
     proposed_choice,
@@ -16,9 +16,9 @@ from multicard.analysis.choice.applied import (
     scaling_of,
     series_of,
 )
-from multicard.analysis.choice.choices import outcomes_of
-from multicard.analysis.choice.next_steps import caveats
-from multicard.analysis.scaling.speedup import BASELINE_DIFFERS, scaling_of_runs
+from multicard.answers.choice.choices import outcomes_of
+from multicard.answers.choice.next_steps import caveats
+from multicard.answers.scaling.speedup import BASELINE_DIFFERS, scaling_of_runs
 from multicard.core.text import counted
 from multicard.report.environment import environment
 from multicard.report.proposal.application import Application, measured_nodes, shown_speedup

@@ -3,16 +3,16 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from multicard.analysis.bottlenecks.bottlenecks import peak_memory, report_of, summary
-from multicard.analysis.choice.choice import Choice
-from multicard.analysis.choice.learning import words_of
-from multicard.analysis.runs.per_run import trace_shares
-from multicard.analysis.scaling.headline import STEP_TIME
+from multicard.answers.bottlenecks.bottlenecks import peak_memory, report_of, summary
+from multicard.answers.choice.choice import Choice
+from multicard.answers.choice.learning import words_of
+from multicard.answers.scaling.headline import STEP_TIME
 from multicard.core.text import counted, plural
 from multicard.core.units import BYTES, SECONDS, UNKNOWN, number, number_in, percent, unit_for, with_unit
-from multicard.experiment.workload import BATCH
+from multicard.programs.program import BATCH
 from multicard.report.proposal.application import Application, measured_nodes, shown_speedup
 from multicard.report.proposal.document import Section, SectionTable
+from multicard.results.per_run import trace_shares
 from multicard.results.results import Results
 from multicard.stats.interval import Interval
 

@@ -1,0 +1,1 @@
+"""Answers from results: how a job scales, what takes a step's time, which configuration to choose, what changed."""

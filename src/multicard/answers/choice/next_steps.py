@@ -1,0 +1,98 @@
+"""The bottlenecks of a job in words, with options against them, and what could change the answers for the job."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from multicard.answers.ablation import PartCost
+from multicard.answers.bottlenecks.bottlenecks import Bottleneck
+from multicard.answers.bottlenecks.options import options_against
+from multicard.answers.bottlenecks.situation import FactsByConfiguration
+from multicard.answers.choice.advice import BottleneckAdvice
+from multicard.answers.choice.answers import speedups
+from multicard.answers.choice.choices import Choices
+from multicard.answers.gain import WORTHWHILE
+from multicard.answers.scaling.speedup import speedups_of
+from multicard.answers.scaling.superlinear import superlinear_caveat
+from multicard.core.text import counted
+from multicard.results.configuration import Configuration, MeasuredRun
+from multicard.results.notices import NOTICES, notices_by_subject
+
+# The caveats of a job name at most this many notices.
+MOST_NOTICES = 3
+
+
+def part_of(
+    bottleneck: Bottleneck,
+    about: Configuration,
+    measured: Sequence[Configuration],
+    cost: PartCost | None = None,
+    facts: FactsByConfiguration | None = None,
+) -> BottleneckAdvice:
+    """Return a bottleneck in words, with the options against it that are to be tried, and those that were measured.
+
+    There are no options to try if removing the bottleneck gains less than `WORTHWHILE`: by its share of the step,
+    unless a measurement decides. `cost`: what it was measured to cost; None if that was not measured. If its interval
+    excludes a gain of `WORTHWHILE`, there are none. If a cost is shown, the measured ratio is the gain. If one repeat
+    or a wide interval leaves both open, the share of the step decides.
+
+    `measured`: all configurations that ran. `facts`: how these train; None if that is not known of any.
+    """
+    gain, measured_words = bottleneck.gain, ""
+    if cost is not None and cost.is_shown:
+        gain, measured_words = cost.ratio.value, f"{cost.sentence}, measured"
+    if cost is not None and (cost.is_shown or cost.is_excluded):
+        is_worthwhile = not cost.is_excluded
+    else:
+        is_worthwhile = gain is None or gain >= WORTHWHILE
+    if cost is not None:
+        bound = f"measured: {cost.words()}"
+    elif gain is not None:
+        bound = f"about {gain:.2f} times as fast if it took no time"
+    else:
+        bound = ""
+    options = options_against(about, bottleneck, measured, facts)
+    return BottleneckAdvice(
+        kind=bottleneck.name.capitalize(),
+        evidence=bottleneck.evidence,
+        options=options.untried if is_worthwhile else [],
+        bound=bound,
+        measured=measured_words,
+        gain=gain,
+        tried=[words for option in options.measured if (words := option.words)],
+    )
+
+
+def caveats(job: Choices) -> tuple[str, ...]:
+    """Return what could change the answers for a job; empty if no run completed.
+
+    That is which speed-ups are more than ideal, how many repeats there are, the most frequent notices about the runs,
+    and how many runs never completed.
+    """
+    runs = [run for configuration in job.configurations for run in configuration.completed]
+    if not runs:
+        return ()
+    texts = [_repeats_words(job), *superlinear_caveats(job), *_notices_words(runs)]
+    lost_runs = sum(len(configuration.runs) for configuration in job.lost)
+    if lost_runs:
+        texts.append(f"{counted(lost_runs, 'run')} of {counted(len(job.lost), 'configuration')} never completed")
+    return tuple(texts)
+
+
+def superlinear_caveats(job: Choices) -> list[str]:
+    """Return which of the speed-ups that are told (`speedups`) are more than ideal, and what to look at."""
+    told = {speedup.choice.key for speedup in speedups(job)}
+    of_job = [speedup for speedup in speedups_of(job.configurations) if speedup.configuration.key in told]
+    return [caveat for speedup in of_job if (caveat := superlinear_caveat(speedup)) is not None]
+
+
+def _repeats_words(job: Choices) -> str:
+    counts = sorted({len(configuration.completed) for configuration in job.configurations})
+    repeats = f"{counts[0]} to {counts[-1]} repeats" if len(counts) > 1 else counted(counts[0], "repeat")
+    return f"{repeats} of each configuration" if len(job.configurations) > 1 else repeats
+
+
+def _notices_words(runs: Sequence[MeasuredRun]) -> list[str]:
+    """Return the most frequent notices about some runs, each with the number of runs that have it."""
+    counts = Counter(notice for run in runs for notice in notices_by_subject(run.values))
+    by_frequency = sorted(counts, key=lambda notice: (-counts[notice], list(NOTICES).index(notice)))
+    return [f"{notice} in {counts[notice]} of {counted(len(runs), 'run')}" for notice in by_frequency[:MOST_NOTICES]]

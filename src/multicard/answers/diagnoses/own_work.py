@@ -1,0 +1,150 @@
+"""What each rank computes by itself in a step, apart from what it waits for other ranks.
+
+In a backward pass the ranks exchange gradients, and all leave it when the last one has joined. So the time from one
+exchange to the next is the same for all ranks, and a rank that needs longer for the rest of the step, its *own work*,
+has a *shorter* backward pass, in which it does not wait. The difference of own work is what the others wait, if their
+backward passes compute equally long. Two ranks whose backward passes compute for 20 ms:
+
+    | rank | data, forward, optimizer, outside (own work) | backward pass, computing + waiting | step  |
+    | 0    | 12 ms                                        | 20 + 13 = 33 ms                    | 45 ms |
+    | 1    | 25 ms                                        | 20 +  0 = 20 ms                    | 45 ms |
+
+Rank 0 waits 25 - 12 = 13 ms. If rank 1 is also slower within its backward pass, rank 0 waits longer than that, which
+phases do not show: the backward pass of rank 0 has the sum of its computing and its waiting alone.
+
+On GPUs phases lie between events in the stream that computes, which waits for the exchange at the end of the backward
+pass, so the same holds. A phase in which the program itself calls collectives (`host_work`) may wait for other ranks,
+too, so it is no own work either.
+"""
+
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import pandas as pd
+
+from multicard.answers.diagnoses.diagnosis import OUTSIDE
+from multicard.core.host_work import COLLECTIVE
+from multicard.core.layout import BACKWARD, EVALUATION, PHASES
+from multicard.results.configuration import Configuration
+from multicard.results.results import Results
+
+# There is nothing to compare in fewer steps.
+FEWEST_STEPS = 12
+# What `steps_of` has returned, by the results and the key of the configuration.
+_steps: WeakKeyDictionary[Results, dict[Hashable, list["OwnWork"]]] = WeakKeyDictionary()
+
+
+@dataclass(frozen=True)
+class OwnWork:
+    """The measured steps of one run. Made by `steps_of` and `own_work_of`.
+
+    Each table has a row per step, in order and by its number, and a column per rank, by its number; times in seconds.
+    """
+
+    run: str
+    durations_s: pd.DataFrame
+    # The times of the phases that were recorded, `OUTSIDE` and evaluation, by their names.
+    phases_s: dict[str, pd.DataFrame]
+    # Samples of each step; tokens without padding, and with it. None if they were not recorded.
+    samples: pd.DataFrame | None
+    tokens: pd.DataFrame | None
+    padded_tokens: pd.DataFrame | None
+    # For each step whether the next one is of another pass over the data. That is not known of the last one, which
+    # counts as such.
+    is_end_of_pass: pd.Series
+    # Phases, among those recorded, in which ranks may wait for each other: the backward pass, and those in which the
+    # program exchanges.
+    shared: frozenset[str]
+
+    @cached_property
+    def own_s(self) -> pd.DataFrame:
+        """The own work of each rank in each step: all that is not in a phase of `shared`."""
+        return self.durations_s - sum(self.phases_s[name] for name in self.shared)
+
+    @property
+    def own_phases(self) -> list[str]:
+        """The names of the phases that are own work."""
+        return [name for name in self.phases_s if name not in self.shared]
+
+    @cached_property
+    def step_s(self) -> float:
+        """Mean time of a step."""
+        return float(self.durations_s.to_numpy().mean())
+
+    @cached_property
+    def is_in_step(self) -> bool:
+        """True if no rank's steps take longer in all than another's by more than one step, so that ranks do wait."""
+        totals_s = self.durations_s.sum()
+        return bool(totals_s.max() - totals_s.min() <= self.durations_s.to_numpy().max(axis=1).mean())
+
+
+def own_work_of(configuration: Configuration, results: Results) -> list[OwnWork]:
+    """Return the measured steps of each completed run whose ranks wait for each other in backward passes.
+
+    A run is left out if it has one rank or fewer than `FEWEST_STEPS` steps, if no backward pass was seen, or if its
+    ranks do not wait for each other (`OwnWork.is_in_step`).
+    """
+    return [
+        run
+        for run in steps_of(configuration, results)
+        if run.durations_s.shape[1] > 1 and BACKWARD in run.phases_s and run.is_in_step
+    ]
+
+
+def steps_of(configuration: Configuration, results: Results) -> list[OwnWork]:
+    """Return the measured steps of each completed run that has `FEWEST_STEPS` steps or more that all ranks made.
+
+    Several diagnoses ask for the same steps, so they are kept as long as the results are.
+    """
+    known = _steps.setdefault(results, {})
+    if configuration.key not in known:
+        known[configuration.key] = list(_read_steps(configuration, results))
+    return known[configuration.key]
+
+
+def _read_steps(configuration: Configuration, results: Results) -> Iterator[OwnWork]:
+    steps = results.table("steps")
+    host_work = results.table("host_work")
+    collectives = host_work[host_work["kind"] == COLLECTIVE]
+    for run in configuration.completed:
+        measured = steps[(steps["run"] == run.run) & (steps["window"] == "measured")]
+        exchanges = collectives.loc[collectives["run"] == run.run, "phase"]
+        own_work = _of_run(run.run, measured, exchanging=frozenset(exchanges.fillna(OUTSIDE)))
+        if len(own_work.durations_s) >= FEWEST_STEPS:
+            yield own_work
+
+
+def _of_run(run: str, steps: pd.DataFrame, exchanging: frozenset[str]) -> OwnWork:
+    """Return the measured steps of a run. `exchanging`: phases with collectives."""
+    steps = steps.drop_duplicates(["rank", "step"])
+    names = [*PHASES, EVALUATION]
+    recorded = [name for name in names if steps[f"{name}_s"].notna().any()]
+    durations_s = _by_rank(steps, "duration_s").dropna()
+    phases_s = {name: _by_rank(steps, f"{name}_s").loc[durations_s.index].fillna(0.0) for name in recorded}
+    in_phases_s = sum(phases_s.values(), 0.0 * durations_s)
+    phases_s[OUTSIDE] = (durations_s - in_phases_s).clip(lower=0.0)
+    counts = {
+        name: _by_rank(steps, name).loc[durations_s.index] if steps[name].notna().all() else None
+        for name in ("samples", "tokens", "padded_tokens")
+    }
+    epochs = _by_rank(steps, "epoch").loc[durations_s.index].max(axis=1)
+    is_end_of_pass = (epochs.diff(-1) != 0) & epochs.notna()
+    shared = (exchanging | {BACKWARD}) & phases_s.keys()
+    return OwnWork(run, durations_s, phases_s, is_end_of_pass=is_end_of_pass, shared=shared, **counts)
+
+
+def _by_rank(steps: pd.DataFrame, column: str) -> pd.DataFrame:
+    return steps.pivot(index="step", columns="rank", values=column)
+
+
+def beyond_others(times: pd.DataFrame, rank: int) -> np.ndarray:
+    """Return by how much each row's value of a rank exceeds the largest of the other ranks; negative if it does not.
+
+    >>> beyond_others(pd.DataFrame({0: [1.0, 5.0], 1: [4.0, 4.0], 2: [2.0, 1.0]}), 1).tolist()
+    [2.0, -1.0]
+    """
+    difference: np.ndarray = (times[rank] - times.drop(columns=rank).max(axis=1)).to_numpy()
+    return difference

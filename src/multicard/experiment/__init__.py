@@ -1,1 +1,0 @@
-"""Planning: the model of configuration files, their scenarios, and the runs into which scenarios expand."""

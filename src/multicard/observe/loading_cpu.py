@@ -1,0 +1,63 @@
+"""CPU time in which loaders load: that of their workers or, without workers, that of the thread that trains.
+
+It tells whether loading computes, so that more workers need more CPUs, or waits, as for storage.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from time import thread_time
+from typing import Any
+
+from multicard.core.system import cpu_seconds
+from multicard.observe.loaders import LoaderDescription
+
+
+class LoadingCpu:
+    """Counts the CPU seconds of the loaders of this process, by their descriptions."""
+
+    def __init__(self) -> None:
+        self._ended_s: dict[LoaderDescription, float] = defaultdict(float)  # of batches, and of workers that have ended
+        # By the pids of workers that live: whose they are, and their CPU seconds when last looked at.
+        self._workers: dict[int, tuple[LoaderDescription, float]] = {}
+        self._began_s = 0.0
+
+    def batch_begins(self) -> None:
+        """Called before the thread that trains asks an iterator for a batch."""
+        self._began_s = thread_time()
+
+    def batch_ends(self, iterator: Any) -> None:
+        """Called afterwards, also if there was no further batch."""
+        loader = iterator._multicard_loader.description
+        if loader.num_workers == 0:
+            self._ended_s[loader] += thread_time() - self._began_s
+        elif not getattr(iterator, "_multicard_workers", False):
+            iterator._multicard_workers = True
+            for worker in getattr(iterator, "_workers", ()):
+                if worker.pid is not None:
+                    self._note(worker.pid, loader)
+
+    def _note(self, pid: int, loader: LoaderDescription) -> None:
+        """Note a worker. One that has ended, and had the same pid, has the seconds that were last seen of it."""
+        earlier = self._workers.pop(pid, None)
+        if earlier is not None:
+            self._ended_s[earlier[0]] += earlier[1]
+        self._workers[pid] = loader, 0.0
+
+    def look(self) -> None:
+        """Note the CPU time of all workers, which may be about to end."""
+        for pid, (loader, last_s) in list(self._workers.items()):
+            now_s = cpu_seconds(pid)
+            if now_s is None:
+                # This may be called again while it runs, where garbage ends another iterator.
+                if self._workers.pop(pid, None) is not None:
+                    self._ended_s[loader] += last_s
+            else:
+                self._workers[pid] = loader, now_s
+
+    def seconds(self) -> Mapping[LoaderDescription, float]:
+        """Return the CPU seconds of each loader so far."""
+        self.look()
+        total_s = defaultdict(float, self._ended_s)
+        for loader, worker_s in self._workers.values():
+            total_s[loader] += worker_s
+        return total_s

@@ -1,0 +1,23 @@
+"""Full fine-tuning."""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from multicard.programs.llm.technique import Technique
+
+
+class Full(Technique):
+    """Trains all weights."""
+
+    name, label = "full", "full"
+    description = "all weights are trained."
+    recipe = "full_finetune"
+    # The rate of torchtune's llama3/8B_full.
+    rates: ClassVar[Mapping[str, float]] = {"weights": 2e-5}
+
+    def trains_adapters(self, p: Any) -> bool:
+        """Return False: there are no adapters."""
+        return False
+
+
+TECHNIQUE = Full()

@@ -1,0 +1,1 @@
+"""Image-classification training: data, model, strategies, precision and the loop."""

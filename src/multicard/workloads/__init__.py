@@ -1,1 +1,0 @@
-"""Workloads: the kinds of jobs that multicard runs."""

@@ -1,0 +1,131 @@
+"""Runs that a machine or a cluster cannot do say why."""
+
+from dataclasses import replace
+from functools import partial
+
+import pytest
+
+from multicard.config.cluster import Cluster, machine_for
+from multicard.config.runs import Run
+from multicard.programs import machine
+from multicard.programs.llm.parameters import LlmParameters
+from multicard.programs.machine import Machine
+from multicard.programs.models import Model
+from multicard.programs.vision.parameters import VisionParameters
+from multicard.runs.parameters import JobParameters, run_id
+
+LAPTOP = Machine(cpus=2, gpus=0, profilers=("kineto", "none"))
+TWO_GPUS = Machine(cpus=8, gpus=2, compiler=True)
+HIDDEN = Machine(cpus=8, gpus=1, hidden_gpus="they are hidden; unhide them")
+TWO_NODES = Machine(cpus=16, gpus=4, nodes=2)
+NO_TRITON = replace(TWO_GPUS, triton="a C compiler, none found (gcc, clang)")
+MODELS = {"tiny": Model(architecture="tiny"), "big": Model(architecture="llama3_8b", folder="no/such")}
+
+on_cpus, on_gpus, tuning = partial(VisionParameters, device="cpu"), VisionParameters, LlmParameters
+batch = "a batch of 7 cannot be shared equally by 2 devices"
+copies = "the strategy dp copies the model in every step, which torch.compile does not support"
+dali = 'the loader dali needs the package nvidia-dali-cuda130 (pip install "multicard[dali]")'
+fused = "the strategy fsdp has no fused optimizer (SGD)"
+moves = "the strategy fsdp moves weights in every step, CUDA graphs need them in one place"
+packed = f"packed: true on GPUs has its attention compiled, which needs {NO_TRITON.triton}; or packed: false"
+share = "the technique qlora cannot share q_proj of tiny among 3 devices"
+compiled = f"torch.compile on GPUs needs {NO_TRITON.triton}"
+
+
+def refusal(chosen: JobParameters, on: Machine) -> str | None:
+    inputs = {"model": MODELS[chosen.model]} if isinstance(chosen, LlmParameters) else {}
+    return Run(run_id(chosen), chosen, inputs).unsupported_reason(on)
+
+
+@pytest.mark.parametrize(
+    ("on", "chosen", "reason"),
+    [
+        (LAPTOP, on_cpus(strategy="dp", devices=2), "the strategy dp needs two or more GPUs"),
+        (LAPTOP, on_cpus(strategy="ddp", devices=2, batch_size=7, scaling="strong"), batch),
+        (LAPTOP, on_cpus(cuda_graphs=True), "CUDA graphs need a GPU"),
+        (LAPTOP, on_cpus(strategy="fsdp", layout="nhwc"), "the strategy fsdp cannot split weights in the layout nhwc"),
+        (LAPTOP, on_cpus(strategy="fsdp", preset="tuned", fused_optimizer=True), fused),
+        (LAPTOP, on_cpus(strategy="fsdp", preset="tuned"), None),
+        (LAPTOP, on_cpus(loader="dali"), dali),
+        (LAPTOP, on_cpus(compile=True), "torch.compile needs a C++ compiler, none found"),
+        (LAPTOP, on_cpus(strategy="ddp", devices=2), None),
+        (LAPTOP, on_cpus(strategy="ddp", devices=4), "needs 4 devices, 2 found"),
+        (LAPTOP, on_cpus(strategy="single", devices=2), "the strategy single uses one device, not 2"),
+        (LAPTOP, on_gpus(), "needs a CUDA GPU, none found"),
+        (LAPTOP, on_cpus(profiler="nsys"), "needs nsys on the PATH, not found"),
+        (LAPTOP, tuning(device="cpu"), None),
+        (LAPTOP, tuning(device="cpu", devices=4), "needs 4 devices, 2 found"),
+        (LAPTOP, tuning(device="cpu", technique="qlora", devices=3), share),
+        (LAPTOP, tuning(device="cpu", model="big"), "no weights: no such folder: no/such"),
+        (HIDDEN, on_gpus(), None),
+        (HIDDEN, on_gpus(strategy="ddp", devices=2), "needs 2 devices, 1 found: they are hidden; unhide them"),
+        (HIDDEN, on_cpus(strategy="ddp", devices=16), "needs 16 devices, 8 found"),
+        (replace(HIDDEN, gpus=0), on_gpus(), "needs a CUDA GPU, none found: they are hidden; unhide them"),
+        (TWO_GPUS, on_gpus(strategy="dp", devices=2), None),
+        (TWO_GPUS, on_gpus(strategy="dp", devices=2, compile=True), copies),
+        (TWO_GPUS, on_gpus(strategy="dp", devices=2, cuda_graphs=True), copies),
+        (TWO_GPUS, on_gpus(strategy="fsdp", devices=2, compile=True), None),
+        (TWO_GPUS, on_gpus(strategy="fsdp", devices=2, cuda_graphs=True), moves),
+        (TWO_GPUS, on_gpus(strategy="ddp-ds", devices=2, cuda_graphs=True), None),
+        (TWO_GPUS, on_gpus(cuda_graphs=True, ablate="loader"), None),
+        (TWO_GPUS, on_gpus(strategy="ddp", devices=8, nodes=2), "needs a Slurm allocation of 2 nodes"),
+        (TWO_GPUS, tuning(packed=True), None),
+        (TWO_GPUS, tuning(compile=True), None),
+        (NO_TRITON, on_gpus(cuda_graphs=True), compiled),
+        (NO_TRITON, on_cpus(compile=True), None),
+        (NO_TRITON, tuning(), None),
+        (NO_TRITON, tuning(device="cpu", packed=True), None),
+        (NO_TRITON, tuning(compile=True), compiled),
+        (NO_TRITON, tuning(packed=True), packed),
+        (TWO_NODES, on_gpus(strategy="ddp", devices=8, nodes=2), None),
+        (TWO_NODES, on_cpus(strategy="fsdp", devices=2, nodes=2), None),
+        (TWO_NODES, on_gpus(strategy="ddp", devices=8), "needs 8 devices, 4 found"),
+        (TWO_NODES, on_gpus(strategy="ddp", devices=10, nodes=2), "needs 5 devices on each node, 4 found"),
+        (TWO_NODES, on_gpus(strategy="ddp", devices=3, nodes=2), "3 devices cannot be shared equally by 2 nodes"),
+        (TWO_NODES, on_gpus(strategy="ddp", devices=1, nodes=2), "1 device cannot be shared equally by 2 nodes"),
+        (TWO_NODES, on_gpus(strategy="ddp", devices=3, nodes=3), "needs 3 nodes, 2 found"),
+        (TWO_NODES, on_gpus(nodes=2), "the strategy single is one process, which cannot use 2 nodes"),
+        (TWO_NODES, on_gpus(strategy="dp", nodes=2), "the strategy dp is one process, which cannot use 2 nodes"),
+        (TWO_NODES, tuning(devices=8, nodes=2), None),
+        (TWO_NODES, tuning(nodes=2), "1 device cannot be shared equally by 2 nodes"),
+    ],
+)
+def test_what_cannot_run_says_why(on: Machine, chosen: JobParameters, reason: str | None) -> None:
+    assert refusal(chosen, on) == reason
+
+
+def test_a_run_that_asks_for_more_cpus_than_a_node_has_is_not_runnable_there() -> None:
+    node = machine_for(Cluster(cpus_per_node=16, gpus_per_node=4))
+    asked = {"device": "cuda", "strategy": "ddp", "devices": 4, "num_workers": 3}
+    more = VisionParameters(**asked, threads=2)  # 4 x (2 threads + 3 workers)
+    assert refusal(VisionParameters(**asked), node) is None
+    assert refusal(more, node) == "needs 20 CPUs of a node for its ranks and loader workers, 16 found"
+    assert refusal(more, node.hypothetical()) is None
+    # Nothing refuses them on a machine without Slurm: its CPUs are shared.
+    assert refusal(more, Machine(cpus=16, gpus=4)) is None
+
+
+def test_tuning_needs_the_versions_that_were_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    def version(name: str) -> str:
+        if name not in found:
+            raise machine.PackageNotFoundError(name)
+        return found[name]
+
+    found = {"torchtune": "0.6.1", "torchao": "0.16.0", "torch": "2.11.0"}
+    monkeypatch.setattr(machine, "version", version)
+    wrong = machine.torchtune_unsupported_reason()
+    assert wrong == "torchao 0.16.0 is installed, 0.15 supported"
+    assert refusal(LlmParameters(device="cpu"), replace(LAPTOP, torchtune=wrong)) == wrong
+    found |= {"torchao": "0.15.0", "torch": "2.11.0+cu130"}
+    assert machine.torchtune_unsupported_reason() is None
+    del found["torchtune"]
+    assert "package torchtune (pip install" in machine.torchtune_unsupported_reason()
+
+
+def test_images_need_the_packages_of_their_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert machine.vision_unsupported_reason() is None
+    monkeypatch.setattr(machine.importlib.util, "find_spec", lambda name: None if name == "torchvision" else name)
+    missing = machine.vision_unsupported_reason()
+    assert missing == 'training on images needs torchvision (pip install "multicard[vision]")'
+    assert refusal(VisionParameters(device="cpu"), replace(LAPTOP, vision=missing)) == missing
+    assert replace(LAPTOP, vision=missing).hypothetical().vision is None
