@@ -30,3 +30,22 @@ def test_evaluations_that_are_no_period_are_told_by_their_number(tmp_path: Path)
     seconds[[20, 90], 0] = 0.600
     [found] = causes(results_of(tmp_path, [even_steps(seconds, evaluation_s=seconds)], 0.042))
     assert "rank 0 evaluates alone in 2 of 100 steps, for 600 ms" in found.evidence
+
+
+@pytest.mark.parametrize("step", [0, SHAPE[0] - 1])
+def test_a_stall_in_the_first_or_last_step_hides_no_evaluation(tmp_path: Path, step: int) -> None:
+    # Rank 1 stands still for 500 ms, while rank 0 is measured no more, or not yet.
+    seconds = long_steps(10, 0.300, [0])
+    rows = even_steps(seconds, evaluation_s=seconds)
+    rows[2 * step + 1]["duration_s"] += 0.5
+    [found, *_] = causes(results_of(tmp_path, [rows], 0.060))
+    assert "rank 0 evaluates alone in every 10th step, for 300 ms" in found.evidence
+
+
+def test_ranks_that_do_not_wait_for_each_other_are_no_cause(tmp_path: Path) -> None:
+    # Rank 0 evaluates for 3 s in all, which rank 1 spends on training, and ends 3 s earlier.
+    seconds = long_steps(10, 0.300, [0])
+    rows = even_steps(seconds, evaluation_s=seconds)
+    for row in rows[1::2]:
+        row["duration_s"] = 0.030
+    assert not [found for found in causes(results_of(tmp_path, [rows], 0.060)) if "alone" in found.evidence]

@@ -53,5 +53,6 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def test_the_cause_is_named(cause: KnownCause, results: Path) -> None:
     of_script = Results.read(results, [name_of(cause)])
     [two] = [configuration for configuration in of_script.configurations() if configuration["devices"] == 2]
+    assert [run.outcome for run in two.runs] == ["completed"]
     told = [found.sentence for found in causes_of(two, of_script)]
     assert any(word.lower() in sentence.lower() for word in cause.words for sentence in told), told

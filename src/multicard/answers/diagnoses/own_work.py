@@ -76,9 +76,17 @@ class OwnWork:
 
     @cached_property
     def is_in_step(self) -> bool:
-        """True if no rank's steps take longer in all than another's by more than one step, so that ranks do wait."""
-        totals_s = self.durations_s.sum()
-        return bool(totals_s.max() - totals_s.min() <= self.durations_s.to_numpy().max(axis=1).mean())
+        """True if no rank gains more than one step on another, so that ranks do wait for each other.
+
+        By how much a rank is ahead after each step varies around a constant then. Its medians over the first and the
+        last third of the steps are compared, so that a stall in the first or the last step, which no other rank has
+        waited for within the measured steps, does not count.
+        """
+        ends_s = self.durations_s.cumsum()
+        ahead_s = ends_s.sub(ends_s.mean(axis=1), axis=0)
+        third = len(ahead_s) // 3
+        gained_s = ahead_s.iloc[-third:].median() - ahead_s.iloc[:third].median()
+        return bool(gained_s.max() - gained_s.min() <= self.durations_s.max(axis=1).mean())
 
 
 def own_work_of(configuration: Configuration, results: Results) -> list[OwnWork]:
