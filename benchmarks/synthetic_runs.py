@@ -18,9 +18,8 @@ from generate import generate
 from nsys_export import FIRST_PID
 
 from multicard.config.experiment import Experiment
-from multicard.config.read_run import read_run
 from multicard.config.runs import Run, distinct, expand
-from multicard.core.files import described, read_object, write_json
+from multicard.core.files import FileChecksum, described, read_object, sha256, write_json
 from multicard.core.layout import (
     ACTIVITY,
     ACTIVITY_INDEX,
@@ -37,6 +36,7 @@ from multicard.core.layout import (
 )
 from multicard.programs.machine import Machine
 from multicard.runs.parameters import JobParameters
+from multicard.runs.record import RankRecord
 from multicard.trace.collectives import bus_bandwidth
 from multicard.trace.extract import extract_run
 from multicard.trace.tables import ACTIVITIES
@@ -70,14 +70,18 @@ def _activity(folder: Path, devices: int, steps: int = 20) -> Tables:
     trace = folder / TRACE
     trace.mkdir(parents=True)
     generate(trace / "report.sqlite", KERNELS_PER_STEP * devices * steps, devices, steps)
-    files = [described(trace / "report.sqlite")]
-    write_json(trace / CAPTURED, {"profiler": "nsys", "missing": None, "files": files})
-    write_json(trace / EXPORTED, {"profiler": "nsys", "missing": None, "files": files})
-    write_json(folder / RUN, {"ranks": [{"pid": FIRST_PID + rank, "rank": rank} for rank in range(devices)]})
-    extract_run(folder, read_run(folder).ranks)
+    _write_manifests(trace, None, [described(trace / "report.sqlite")])
+    extract_run(folder, [RankRecord(rank=rank, pid=FIRST_PID + rank) for rank in range(devices)])
     tables: Tables = {path.name: pq.read_table(path) for path in (folder / ACTIVITY).glob("*.parquet")}
     tables[ACTIVITY_INDEX] = read_object(folder / ACTIVITY / ACTIVITY_INDEX)
     return tables
+
+
+def _write_manifests(trace: Path, missing: str | None, files: list[FileChecksum]) -> None:
+    """Write the lists of the captured and the exported files of a trace; `missing`: why there are none."""
+    manifest = {"profiler": "nsys", "missing": missing, "files": files}
+    write_json(trace / CAPTURED, manifest)
+    write_json(trace / EXPORTED, manifest | {"captured_sha256": sha256(trace / CAPTURED)})
 
 
 def _write_run(folder: Path, run: Run, tables: Tables, seed: list[int]) -> None:
@@ -85,8 +89,7 @@ def _write_run(folder: Path, run: Run, tables: Tables, seed: list[int]) -> None:
     memory = run.device_memory_bytes() or 500_000_000
     step_s = _step_time(p) * rng.normal(1, 0.01)
     (folder / TRACE).mkdir(parents=True)
-    for name in (CAPTURED, EXPORTED):
-        write_json(folder / TRACE / name, {"profiler": "nsys", "missing": "synthetic", "files": []})
+    _write_manifests(folder / TRACE, "synthetic", [])
     (folder / LOG).write_text("synthetic\n")
     steps = pd.concat(_steps(p, step_s, memory, rng))
     steps.to_csv(folder / STEPS, index=False)
