@@ -75,7 +75,7 @@ def test_a_gpu_whose_memory_is_full_is_a_reason(tmp_path: Path) -> None:
 def test_the_caveat_stands_with_the_speed_up_wherever_that_is_told(tmp_path: Path) -> None:
     results = make_results(tmp_path, strong_scaling_runs(1, 100, (1.0,)) + strong_scaling_runs(2, 250, (1.0,)))
     found = headline(results)
-    assert found.sentence == "2 GPUs 2.50× (n=1), 125% efficient: more than ideal"
+    assert found.sentence == "2 GPUs 2.50× as fast as 1 GPU (n=1), 125% efficient: more than ideal"
     [said] = found.caveats
     assert said == "2 GPUs are more than ideal, so look at 1 GPU: it ran only once"
     text = recommendations(results)

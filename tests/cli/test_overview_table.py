@@ -184,8 +184,10 @@ def test_each_of_these_lines_stands_where_repeats_decide_nothing(tmp_path: Path)
     lines = brief(tmp_path / "wide", *rows)
     # Steps of 125 and 150 ms: 2 × 125 / 150 = 1.667 times as fast, 1.2 times as long; the ratios of the blocks are that
     # times (0.64, 1, 1.5625).
-    assert lines["how much faster"].startswith("2 GPUs (weak scaling): 1.67× as fast as 1 GPU (95% CI 0.")
-    assert lines["how much faster"].endswith("no significant difference")
+    assert lines["how much faster"] == (
+        "2 GPUs (weak scaling): too scattered to tell (1.07× to 2.6× measured, n=3), more repeats on an idle machine "
+        "would tell"
+    )
     assert lines["what grew"].startswith("not decided: on 2 GPUs a step takes 1.20× as long as on one (95% CI 0.")
     assert lines["try next"]
     ideal = brief(tmp_path / "ideal", row(1, 0.1, **PHASES), row(2, 0.102, **PHASES))

@@ -9,6 +9,8 @@ from multicard.core.units import in_digits
 
 # Coverage of intervals, unless another one is stated. A p-value of at most 1 − LEVEL shows a difference.
 LEVEL = 0.95
+# Bounds of which the upper one is more than so many times the lower one say too little to be quoted.
+WIDE = 2.0
 EQUAL_REPEATS = "repeats are equal to the last digit, so there is no interval"
 
 Verdict = Literal["more", "less", "none", "unknown"]
@@ -37,6 +39,18 @@ class Interval:
     # Text that is shown instead of `repeats` where that number alone would mislead: because some repeats have no
     # partner, the sides have different numbers of repeats, or repeats are equal. None to show `repeats`.
     counts: str | None = field(default=None, repr=False, compare=False)
+    # The least and the largest value of which this is the mean; of a ratio that is paired by blocks, those of a block.
+    # None for any other ratio, for a single repeat, and where it was not kept.
+    measured: tuple[float, float] | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def is_wide(self) -> bool:
+        """True if the upper bound is more than `WIDE` times the lower one.
+
+        >>> Interval(1.2, 0.4, 3.8, 3).is_wide, Interval(1.2, 1.1, 1.3, 3).is_wide, Interval(1.2, None, None, 1).is_wide
+        (True, False, False)
+        """
+        return self.low is not None and self.high is not None and self.high > WIDE * max(self.low, 0.0)
 
     def map(self, function: Callable[[float], float]) -> "Interval":
         """Return the interval with a function applied to its value and bounds; the function has to be monotonic.
@@ -45,12 +59,16 @@ class Interval:
         Interval(value=0.5, low=0.25, high=1.0, repeats=3, coverage=None, p_value=None)
         """
         value = function(self.value)
+        measured = None
+        if self.measured is not None:
+            least, largest = sorted(map(function, self.measured))
+            measured = least, largest
         if self.low is None or self.high is None:
-            return replace(self, value=value)
+            return replace(self, value=value, measured=measured)
         bounds = [function(self.low), function(self.high)]
         # A decreasing function, such as 1 / value, exchanges the bounds.
         low, high = sorted(bounds)
-        return replace(self, value=value, low=low, high=high)
+        return replace(self, value=value, low=low, high=high, measured=measured)
 
     def without_bounds(self) -> "Interval":
         """Return the estimate with `low` and `high` set to None; all else stays, the p-value included."""

@@ -75,6 +75,7 @@ class _Sides(NamedTuple):
     base_logs: np.ndarray
     block_weight: float  # w of the model; 0 if the sides are paired
     counts: str | None  # numbers of repeats in words, such as "3 of 5", if some repeats have no partner; else None
+    is_paired: bool  # True if values at the same position are of the same block, of two or more
 
 
 class Pool:
@@ -134,6 +135,7 @@ class Pool:
             return Interval(first, None, None, 1)
         estimate = float(sample.scaled.mean())
         mean = self._interval(estimate, self._scatter.error_of_mean(key), sample.count, against, level)
+        mean = replace(mean, measured=self._range(sample.scaled))
         if np.ptp(sample.scaled) > 0:
             return mean
         # All values are equal. The exponential of a logarithm may differ from them by rounding, so it is replaced.
@@ -171,7 +173,8 @@ class Pool:
         counts = {key: len(sides.logs), base: len(sides.base_logs)}
         error = self._scatter.error(counts, sides.block_weight)
         ratio = self._interval(difference, error, repeats, against)
-        return replace(ratio, counts=ratio.counts or sides.counts)
+        measured = self._range(sides.logs - sides.base_logs) if sides.is_paired else None
+        return replace(ratio, counts=ratio.counts or sides.counts, measured=measured)
 
     def against_best(
         self, best: Hashable, others: Sequence[Hashable], among: int | None = None
@@ -187,6 +190,10 @@ class Pool:
         # The best is one of the samples, too.
         count = among or len(tested) + 1
         return [ratio and with_range_p_value(ratio, count) for ratio in ratios]
+
+    def _range(self, estimates: np.ndarray) -> tuple[float, float]:
+        """Return the least and the largest of several estimates, on the scale of the values."""
+        return self._on_scale_of_values(float(estimates.min())), self._on_scale_of_values(float(estimates.max()))
 
     def _interval(
         self, estimate: float, error: SquaredError | None, repeats: int, against: float, level: float = LEVEL
@@ -290,12 +297,14 @@ def _sides(numerator: UsableSample, denominator: UsableSample) -> _Sides:
             base_logs=denominator.in_blocks(common),
             block_weight=0.0,
             counts=f"{len(common)} of {most}" if most > len(common) else None,
+            is_paired=len(common) >= 2,
         )
     return _Sides(
         logs=numerator.scaled,
         base_logs=denominator.scaled,
         block_weight=block_weight(numerator, denominator),
         counts=f"{numerator.count} and {denominator.count}" if fewest < most else None,
+        is_paired=False,
     )
 
 

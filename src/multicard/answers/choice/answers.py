@@ -8,6 +8,7 @@ from multicard.answers.answer import CHANGE, HOW_MANY, NO_THROUGHPUT, NOT_KNOWN,
 from multicard.answers.choice.choice import Choice, Gain
 from multicard.answers.choice.choices import Choices
 from multicard.answers.choice.learning import changes_from, words_of
+from multicard.answers.doubt import REMEDY, scatter_words
 from multicard.answers.scaling.speedup import implausible
 from multicard.core.text import plural
 from multicard.core.units import number
@@ -128,6 +129,8 @@ def gains_by_changes(job: Choices, caveats: tuple[str, ...] = ()) -> list[Answer
 
 def _gain_result(job: Choices, row: Choice, gain: Gain) -> Result:
     change = _change_words(row, gain)
+    if scattered := scatter_words(gain.ratio):
+        return Result(f"{change} on {job.on(row.devices)}: {scattered}", REMEDY)
     ratio = gain.ratio.format(unit=FASTER)
     return Result(f"{change}: {ratio} on {job.on(row.devices)}", doubt_of(gain.ratio))
 
@@ -205,6 +208,8 @@ def _speedup_result(job: Choices, speedup: ChosenSpeedup) -> Result:
     devices = job.on(row.devices)
     if BATCH in row.changes:
         devices += " (weak scaling)"
+    if scattered := scatter_words(ratio):
+        return Result(f"{devices}: {scattered}", REMEDY)
     times_as_fast = ratio.format(unit=f"{FASTER} as {one_device}")
     device_hours = f"{number(row.devices / ratio.value)}× the {HOURS[job.device]}"
     notes = (
@@ -245,10 +250,23 @@ def _fastest_words(job: Choices, fastest: Choice, rivals: Sequence[Choice]) -> s
     family = job.on(fastest.devices)
     if fastest.changes:
         family += f" ({words_of(fastest.changes)})"
-    rate = fastest.rate.format(unit=f" {plural(2, job.unit)} per second")
-    times_as_fast = ratio.format(unit=FASTER)
     more = f" and {len(rivals) - 1} more" if len(rivals) > 1 else ""
+    rate = fastest.rate.format(unit=f" {plural(2, job.unit)} per second")
+    if verdict(ratio) == "none":
+        return _undecided_words(family, job.recipe(fastest), job.recipe(nearest), ratio) + more
+    times_as_fast = ratio.format(unit=FASTER)
     return (
         f"fastest of {fastest.rivals} on {family}: {job.recipe(fastest)}, {rate}; "
         f"{standing(nearest)}: {job.recipe(nearest)}, {times_as_fast}{more}"
     )
+
+
+def _undecided_words(family: str, fastest: str, nearest: str, ratio: Interval) -> str:
+    """Return in words that the fastest of a family is not shown to be faster than the nearest rival.
+
+    `ratio`: the speed of the rival over that of the fastest.
+    """
+    inverse = ratio.map(lambda times: 1 / times)
+    if scattered := scatter_words(inverse):
+        return f"on {family}, {fastest} against {nearest}: {scattered}; {REMEDY}"
+    return f"no difference shown on {family} between {fastest} and {nearest}: {inverse.format(unit='×')}"

@@ -6,24 +6,26 @@ from typing import NamedTuple
 import pandas as pd
 
 from multicard.answers.answer import HOW_LONG, HOW_MANY, WHICH, Answer
+from multicard.answers.doubt import REMEDY, scatter_words
 from multicard.answers.scaling.speedup import Speedup, implausible, speedups_of
 from multicard.answers.scaling.superlinear import superlinear_caveat
 from multicard.answers.scaling.work import STEP_TIME
 from multicard.config.figures import FIGURES
 from multicard.core.text import counted
-from multicard.core.units import SECONDS, number, percent, with_unit
+from multicard.core.units import SECONDS, percent, with_unit
 from multicard.core.values import Row
 from multicard.results.configuration import Block, Configuration
 from multicard.results.results import Results
 from multicard.stats.interval import Interval, interval_columns, verdict
-from multicard.stats.pool import Pool, pooled
-from multicard.stats.samples import geometric_mean
+from multicard.stats.pool import Pool
 
 # The word for one device, by the kind of device.
 ONE_DEVICE = {"cpu": "process", "cuda": "GPU"}
 # Where a user states the samples of a step that multicard could not count.
 STATES_SAMPLES = "--samples-per-step or --samples-per-device"
 TABLE_STATES_SAMPLES = "the column samples_per_step of the table of traces"
+# An answer names at most this many configurations beside the first; of more, the first ones and the last.
+MOST_LISTED = 4
 NO_SAMPLES = "speed-up unknown, since the samples of a step are not: state them"
 
 
@@ -31,15 +33,15 @@ NO_STEP = Answer(HOW_LONG, "no step was measured")
 
 
 def headline(results: Results) -> Answer:
-    """Return the answer that one scenario gives, with the number that it states.
+    """Return the answer that one scenario gives, with the numbers that it states.
 
     If runs completed on several numbers of devices, it is the speed-up (`speedups_of`) on the largest number for which
-    one is known. If several configurations ran on that number, it is the geometric mean of their speed-ups, with their
-    range.
+    one is known. If several configurations ran on that number, each has its own, and the answer says which gains most,
+    or which two cannot be told apart.
 
     Otherwise, or if no speed-up is known, it is the ratio of two speeds: work over time, or steps over time if the work
     of some configuration is not known. Of two configurations the speed of the second is divided by that of the first.
-    Of more configurations the speed of the fastest is divided by that of the next one; the p-value takes into account
+    Of more configurations the speed of the fastest is divided by that of each other one; the p-values take into account
     that the same values picked the fastest. If there is nothing to compare, the answer is the time of a step.
     """
     completed = [configuration for configuration in results.configurations() if configuration.completed]
@@ -52,6 +54,13 @@ def headline(results: Results) -> Answer:
     return _comparison(completed)
 
 
+class _Gain(NamedTuple):
+    """A configuration on the most devices, with its speed-up over one device."""
+
+    speedup: Speedup
+    ratio: Interval  # the mean of the speed-up
+
+
 def _gain_by_devices(configurations: Sequence[Configuration]) -> Answer | None:
     """Return the speed-up on the most devices; None if none is known.
 
@@ -62,26 +71,96 @@ def _gain_by_devices(configurations: Sequence[Configuration]) -> Answer | None:
         where = TABLE_STATES_SAMPLES if is_from_traces else STATES_SAMPLES
         return Answer(HOW_MANY, f"{NO_SAMPLES} ({where})")
     measured = [
-        speedup
+        _Gain(speedup, speedup.mean)
         for speedup in speedups_of(configurations)
         if speedup.configuration["devices"] > 1 and speedup.mean is not None
     ]
     if not measured:
         return None
-    devices, device = max(map(_devices_and_kind, measured))
-    largest = [speedup for speedup in measured if _devices_and_kind(speedup) == (devices, device)]
-    times = [speedup.mean.value for speedup in largest if speedup.mean]
-    value = _mean_of(largest, times)
-    if value is None:
-        return None
-    words = f"{_count(devices, device)} {value.format(unit='×')}"
-    if len(largest) > 1:
-        words += f" on average over {len(largest)} configurations ({number(min(times))}× to {number(max(times))}×)"
-    doubt = implausible(value.value, devices)
-    words += f", {doubt or f'{percent(value.value / devices)} efficient'}"
-    if verdict(value) == "none":
-        words += ", no difference shown"
-    return Answer(HOW_MANY, words, (_row("speedup", value, ("devices",)),), _caveats(largest), "speedup")
+    most = max(_devices_and_kind(gain.speedup) for gain in measured)
+    largest = [gain for gain in measured if _devices_and_kind(gain.speedup) == most]
+    largest.sort(key=lambda gain: -gain.ratio.value)
+    varied = _varied([gain.speedup.configuration for gain in largest])
+    words = _gain_words(largest[0]) if len(largest) == 1 else _gains_words(largest, varied)
+    rows = tuple(
+        _row("speedup", gain.ratio, ("devices", *varied), gain.speedup.configuration.naming(varied)) for gain in largest
+    )
+    return Answer(HOW_MANY, words, rows, _caveats([gain.speedup for gain in largest]), "speedup")
+
+
+def _gain_words(gain: _Gain) -> str:
+    """Return the only speed-up in words, or why it does not show that more devices are faster."""
+    devices, device = _devices_and_kind(gain.speedup)
+    many, one = _count(devices, device), _baseline_words([gain])
+    ratio = gain.ratio
+    if scattered := scatter_words(ratio):
+        return f"{many} against {one}: {scattered}; {REMEDY}"
+    if verdict(ratio) == "none":
+        return f"no difference shown between {many} and {one}: {ratio.format(unit='×')}"
+    return f"{many} {ratio.format(unit=f'× as fast as {one}')}, {_efficiency_words(ratio.value, devices)}"
+
+
+def _gains_words(gains: Sequence[_Gain], varied: tuple[str, ...]) -> str:
+    """Return in words which of several configurations gains most by the most devices, and what the others gain.
+
+    `gains`: the largest first.
+    """
+    devices, device = _devices_and_kind(gains[0].speedup)
+    names = [_name(gain.speedup.configuration, varied) for gain in gains]
+    one = _baseline_words(gains)
+    first = gains[0].ratio
+    efficiency = _efficiency_words(first.value, devices)
+    texts = [f"{names[0]} {first.format(unit=f'× as fast as {one}')}, {efficiency}"]
+    texts += _listed_in_short(
+        [f"{name} {_in_short(gain.ratio)}" for name, gain in zip(names[1:], gains[1:], strict=True)]
+    )
+    return f"on {_count(devices, device)}: {'; '.join(texts)}; {_which_gains_most(gains, names)}"
+
+
+def _baseline_words(gains: Sequence[_Gain]) -> str:
+    """Return the baseline of gains in words: "1 GPU", with its method if all share one that is not their own."""
+    method = gains[0].speedup.configuration.program.method
+    baselines = {baseline[method] for gain in gains if (baseline := gain.speedup.baseline) is not None}
+    own = {gain.speedup.configuration[method] for gain in gains}
+    words = _count(1, gains[0].speedup.configuration["device"])
+    return f"{words} ({baselines.pop()})" if len(baselines) == 1 and baselines != own else words
+
+
+def _which_gains_most(gains: Sequence[_Gain], names: Sequence[str]) -> str:
+    """Return in words whether the first gain is shown to be larger than the second one.
+
+    Gains are compared by the repeats that both have.
+    """
+    pool = Pool({gain.speedup.configuration.key: gain.speedup.by_repeat for gain in gains})
+    first, second = (gain.speedup.configuration.key for gain in gains[:2])
+    [ratio] = pool.against_best(first, [second], len(gains))
+    if verdict(ratio) == "less":
+        return f"{names[0]} gains most"
+    if ratio is None or verdict(ratio) == "unknown":
+        return "with one repeat, which gains most may be noise"
+    are_apart = f"which of {names[0]} and {names[1]} gains more is not decided"
+    return f"{are_apart}; {REMEDY}" if ratio.is_wide else are_apart
+
+
+def _in_short(ratio: Interval) -> str:
+    """Return a ratio in words without its interval, with a word on it if it shows no difference from 1."""
+    value, _ = ratio.texts()
+    return f"{value}×{' (no difference shown)' if verdict(ratio) == 'none' else ''}"
+
+
+def _listed_in_short(texts: Sequence[str]) -> list[str]:
+    """Return the texts, or the first ones, the number of those left out, and the last one.
+
+    >>> _listed_in_short(["a 3×", "b 2×"]), _listed_in_short(["a 5×", "b 4×", "c 3×", "d 2×", "e 1×", "f 1×"])
+    (['a 3×', 'b 2×'], ['a 5×', 'b 4×', 'c 3×', '2 more', 'last f 1×'])
+    """
+    if len(texts) <= MOST_LISTED:
+        return list(texts)
+    return [*texts[: MOST_LISTED - 1], f"{len(texts) - MOST_LISTED} more", f"last {texts[-1]}"]
+
+
+def _efficiency_words(speedup: float, devices: int) -> str:
+    return implausible(speedup, devices) or f"{percent(speedup / devices)} efficient"
 
 
 def _caveats(speedups: Sequence[Speedup]) -> tuple[str, ...]:
@@ -102,20 +181,6 @@ def _devices_and_kind(speedup: Speedup) -> tuple[int, str]:
     return speedup.configuration["devices"], speedup.configuration["device"]
 
 
-def _mean_of(speedups: Sequence[Speedup], times: Sequence[float]) -> Interval | None:
-    """Return the one speed-up, or the geometric mean of several; `times` are their values.
-
-    The interval of a mean is that over the repeats that all speed-ups have. Without such a repeat it has no bounds.
-    """
-    if len(speedups) == 1:
-        return speedups[0].mean
-    over_repeats = pooled([speedup.by_repeat for speedup in speedups])
-    if over_repeats is not None:
-        return over_repeats
-    mean = geometric_mean(times)
-    return None if mean is None else Interval(mean, None, None, 0)
-
-
 class _Measured(NamedTuple):
     """A configuration, its position in the scenario, and its geometric mean speed: work or steps per second."""
 
@@ -125,7 +190,7 @@ class _Measured(NamedTuple):
 
 
 def _comparison(configurations: Sequence[Configuration]) -> Answer:
-    """Return how the two fastest configurations compare, or the step time if there is nothing to compare."""
+    """Return how configurations compare in speed, or the step time if there is nothing to compare."""
     varied = _varied(configurations)
     speeds = {configuration.key: configuration.blocks(configuration.rate) for configuration in configurations}
     by_steps = not all(speeds.values())
@@ -137,27 +202,60 @@ def _comparison(configurations: Sequence[Configuration]) -> Answer:
         return NO_STEP
     if len(fastest_first) == 1 or not varied:
         return _step_time(configurations, fastest_first[0].configuration)
-    ratio: Interval | None
-    if len(fastest_first) == 2:
-        base, chosen = sorted(fastest_first, key=lambda measured: measured.position)
-        ratio = pool.ratio(chosen.configuration.key, base.configuration.key)
-        rank = ""
-    else:
-        chosen, base = fastest_first[:2]
-        # This is the speed of the next one over that of the fastest. The answer states the inverse.
-        [slower] = pool.against_best(chosen.configuration.key, [base.configuration.key], len(fastest_first))
-        ratio = slower and slower.map(lambda times: 1 / times)
-        rank = "the fastest, "
-    if ratio is None:
+    unit = "× as fast per step" if by_steps else "× as fast"
+    is_pair = len(fastest_first) == 2
+    compared = _pair(fastest_first, pool, unit, varied) if is_pair else _fastest(fastest_first, pool, unit, varied)
+    if compared is None:
         return NO_STEP
-    chosen_name = _name(chosen.configuration, varied)
-    base_name = _name(base.configuration, varied)
+    return Answer(WHICH, *compared, figure=_figure_of_gain(varied))
+
+
+def _pair(
+    fastest_first: Sequence[_Measured], pool: Pool, unit: str, varied: tuple[str, ...]
+) -> tuple[str, tuple[Row, ...]] | None:
+    """Return the sentence on two configurations, and its number: the second over the first; None if that is unknown."""
+    base, chosen = sorted(fastest_first, key=lambda measured: measured.position)
+    ratio = pool.ratio(chosen.configuration.key, base.configuration.key)
+    if ratio is None:
+        return None
+    names = _name(chosen.configuration, varied), _name(base.configuration, varied)
+    return _ratio_words(*names, ratio, unit), (_row("speed_ratio", ratio, varied, names[0]),)
+
+
+def _fastest(
+    fastest_first: Sequence[_Measured], pool: Pool, unit: str, varied: tuple[str, ...]
+) -> tuple[str, tuple[Row, ...]] | None:
+    """Return the sentence on the fastest of several configurations, and its numbers: it over each other one.
+
+    None if these are unknown.
+    """
+    fastest, *others = fastest_first
+    slower = pool.against_best(
+        fastest.configuration.key, [other.configuration.key for other in others], len(fastest_first)
+    )
+    names = [_name(measured.configuration, varied) for measured in fastest_first]
+    # What is known is how fast the others are over the fastest; the answer states the inverse.
+    ratios = [ratio and ratio.map(lambda times: 1 / times) for ratio in slower]
+    known = [(name, ratio) for name, ratio in zip(names[1:], ratios, strict=True) if ratio is not None]
+    if not known:
+        return None
+    (next_name, first), *rest = known
+    is_decided = verdict(first) != "none"
+    words = _ratio_words(f"{names[0]} is the fastest," if is_decided else names[0], next_name, first, unit)
+    if rest:
+        texts = _listed_in_short([f"{_in_short(ratio)} as {name}" for name, ratio in rest])
+        words += f"; {'' if is_decided else f'{names[0]} is '}{'; '.join(texts)}"
+    rows = tuple(_row("speed_ratio", ratio, varied, f"{names[0]} over {name}") for name, ratio in known)
+    return words, rows
+
+
+def _ratio_words(name: str, base_name: str, ratio: Interval, unit: str) -> str:
+    """Return in words how one configuration compares with another one."""
+    if scattered := scatter_words(ratio):
+        return f"{name} against {base_name}: {scattered}; {REMEDY}"
     if verdict(ratio) == "none":
-        words = f"no difference shown between {chosen_name} and {base_name}: {ratio.format(unit='×')}"
-    else:
-        per_step = " per step" if by_steps else ""
-        words = f"{chosen_name} {rank}{ratio.format(unit=f'× as fast{per_step} as {base_name}')}"
-    return Answer(WHICH, words, (_row("speed_ratio", ratio, varied),), figure=_figure_of_gain(varied))
+        return f"no difference shown between {name} and {base_name}: {ratio.format(unit='×')}"
+    return f"{name} {ratio.format(unit=f'{unit} as {base_name}')}"
 
 
 def _varied(configurations: Sequence[Configuration]) -> tuple[str, ...]:
@@ -190,9 +288,10 @@ def _step_time(configurations: Sequence[Configuration], configuration: Configura
     return Answer(HOW_LONG, sentence, (_row(STEP_TIME, step_s),))
 
 
-def _row(column: str, value: Interval, varied: Sequence[str] = ()) -> Row:
-    """Return the number that a headline states, with the parameters that it compares."""
-    return {"varied": ", ".join(varied), "repeats": value.repeats, **interval_columns(column, value)}
+def _row(column: str, value: Interval, varied: Sequence[str] = (), compared: str = "") -> Row:
+    """Return a number that a headline states. `varied`: the parameters that it compares; `compared`: their values."""
+    row: Row = {"varied": ", ".join(varied), "repeats": value.repeats, **interval_columns(column, value)}
+    return row | {"compared": compared} if compared else row
 
 
 def _figure_of_gain(varied: Sequence[str]) -> str | None:
@@ -201,11 +300,18 @@ def _figure_of_gain(varied: Sequence[str]) -> str | None:
 
 
 def _name(configuration: Configuration, varied: tuple[str, ...]) -> str:
-    """Return in words the values of a configuration that vary. A single value is shown without its parameter's name."""
+    """Return in words the values of a configuration that vary.
+
+    A single value is shown without its parameter's name, unless it is a number or a truth value, which says nothing by
+    itself.
+    """
     if varied == ("devices",):
         return _count(configuration["devices"], configuration["device"])
     name = configuration.naming(varied)
-    return name.partition(": ")[2] if len(varied) == 1 else name
+    if len(varied) > 1:
+        return name
+    parameter, _, value = name.partition(": ")
+    return f"{parameter} {value}" if isinstance(configuration[varied[0]], int | float) else value
 
 
 def _count(devices: int, device: str) -> str:
