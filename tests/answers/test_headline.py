@@ -56,6 +56,7 @@ def test_of_several_configurations_each_gain_is_named_the_largest_first(tmp_path
 
 def test_which_gains_most_is_said_only_if_repeats_show_it(tmp_path: Path) -> None:
     assert of_two_sizes(tmp_path / "a", STEADY, 100, 120, 10, 18).sentence.endswith("; image_size 512 gains most")
+    assert of_two_sizes(tmp_path / "c", STEADY, 100, 50, 10, 8).sentence.endswith("; image_size 512 loses least")
     # Of the same repeats, gains of 1.2 and 1.2002 are as good as equal.
     same = of_two_sizes(tmp_path / "b", STEADY, 100, 120, 10, 12.002).sentence
     assert same.endswith("; which of image_size 512 and image_size 224 gains more is not decided")
@@ -69,7 +70,7 @@ def test_what_repeats_do_not_decide_is_no_difference(tmp_path: Path) -> None:
     devices = of(tmp_path / "a", vision_runs(100, less), vision_runs(100, more, devices=2))
     assert devices.sentence == f"no difference shown between 2 GPUs and 1 GPU: 1.00× ({bounds})"
     layouts = of(tmp_path / "b", vision_runs(100, less), vision_runs(100, more, layout="nhwc"))
-    assert layouts.sentence == f"no difference shown between nhwc and nchw: 1.00× ({bounds})"
+    assert layouts.sentence == f"no difference shown between layout nhwc and nchw: 1.00× ({bounds})"
 
 
 def test_repeats_over_which_an_interval_spans_a_factor_of_two_tell_nothing(tmp_path: Path) -> None:
@@ -78,7 +79,7 @@ def test_repeats_over_which_an_interval_spans_a_factor_of_two_tell_nothing(tmp_p
     devices = of(tmp_path / "a", vision_runs(100, FALLING), vision_runs(100, RISING, devices=2))
     assert devices.sentence == f"2 GPUs against 1 GPU: {scattered}"
     layouts = of(tmp_path / "b", vision_runs(100, FALLING), vision_runs(100, RISING, layout="nhwc"))
-    assert layouts.sentence == f"nhwc against nchw: {scattered}"
+    assert layouts.sentence == f"layout nhwc against nchw: {scattered}"
 
 
 def test_a_baseline_of_another_strategy_is_named(tmp_path: Path) -> None:
@@ -94,18 +95,18 @@ def test_of_another_parameter_the_second_value_is_compared_with_the_first(tmp_pa
         ]
         return of(tmp_path / str(speeds) / str(len(repeats)), *rows).sentence
 
-    assert said(100, 97) == "nhwc 0.970× as fast as nchw (n=3, equal to the last digit)"
-    assert said(100, 125, repeats=STEADY).startswith("nhwc 1.25× as fast as nchw (95% CI 1.24 to 1.26, n=3)")
-    assert said(100, 250, repeats=ONCE) == "nhwc 2.50× as fast as nchw (n=1)"
+    assert said(100, 97) == "layout nhwc 0.970× as fast as nchw (n=3, equal to the last digit)"
+    assert said(100, 125, repeats=STEADY).startswith("layout nhwc 1.25× as fast as nchw (95% CI 1.24 to 1.26, n=3)")
+    assert said(100, 250, repeats=ONCE) == "layout nhwc 2.50× as fast as nchw (n=1)"
     # The ratios of the blocks are 0.6 × (9/11, 1, 11/9): from 0.6 / 1.6462 to 0.6 × 1.6462.
     scattered = of(tmp_path, vision_runs(100, FALLING), vision_runs(60, RISING, layout="nhwc"))
-    assert scattered.sentence == "nhwc 0.600× as fast as nchw (95% CI 0.364 to 0.988, n=3)"
+    assert scattered.sentence == "layout nhwc 0.600× as fast as nchw (95% CI 0.364 to 0.988, n=3)"
 
 
 def test_of_more_values_the_fastest_is_compared_with_the_next(tmp_path: Path) -> None:
     precisions = [vision_runs(speed, precision=name) for name, speed in (("fp32", 100), ("fp16", 130), ("bf16", 325))]
     assert of(tmp_path / "a", *precisions).sentence == (
-        "bf16 is the fastest, 2.500× as fast as fp16 (95% CI 2.495 to 2.505, n=3); 3.25× as fp32"
+        "precision bf16 is the fastest, 2.500× as fast as fp16 (95% CI 2.495 to 2.505, n=3); 3.25× as fast as fp32"
     )
     both = [vision_runs(100 + 10 * at, pin_memory=bool(at % 2), image_size=512 if at > 1 else 224) for at in range(4)]
     said = of(tmp_path / "b", *both)

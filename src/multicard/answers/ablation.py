@@ -8,7 +8,7 @@ import pandas as pd
 
 from multicard.answers.bottlenecks.bottlenecks import LEAST, Bottleneck, BottleneckReport
 from multicard.answers.gain import WORTHWHILE
-from multicard.answers.scaling.headline import STEP_TIME
+from multicard.answers.scaling.work import STEP_TIME
 from multicard.core.grouping import grouped
 from multicard.core.text import counted
 from multicard.core.units import SECONDS, percent, with_unit

@@ -55,6 +55,8 @@ def print_results(experiment: "Experiment", config: Path) -> None:
         if is_alone:
             lines += _print_table(scenario.question, results)
             answers = _brief(results)
+        if is_alone:
+            lines += _cost_lines(results)
         lines += [line if is_alone else f"{name}: {line}" for line in _lines_below(results)]
     lines += _changed_scripts(experiment)
     following = _next_step(experiment, config, outcomes)
@@ -106,15 +108,19 @@ def _print_table(question: str, results: "Results") -> list[str]:
     return lines + [f"{row['outcome'].replace('_', ' ')}: {row['reason']}" for _, row in lost.iterrows()]
 
 
-def _lines_below(results: "Results") -> list[str]:
-    """Return lines: what parts of the step cost, which runs cannot run here, and what could change the results."""
+def _cost_lines(results: "Results") -> list[str]:
+    """Return what parts of the step cost, which the answers of several scenarios say themselves."""
     from multicard.answers import ablation
+
+    return ablation.cost_lines(ablation.costs(results))
+
+
+def _lines_below(results: "Results") -> list[str]:
+    """Return lines: which runs cannot run here, and what could change the results."""
     from multicard.answers.notes import notes
     from multicard.answers.scaling.headline import headline
 
     lines = list(headline(results).caveats)
-    if results.ablated():
-        lines += ablation.cost_lines(ablation.costs(results))
     lines += [f"{count} cannot run here: {reason}" for reason, count in Counter(results.reasons_not_run()).items()]
     return lines + notes(results, profiled=True)
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import pandas as pd
 from markupsafe import Markup
 
+from multicard.answers.answer import GREW, HOW_MANY, Answer
 from multicard.answers.choice.advice import JobAdvice
 from multicard.core.files import atomic_write
 from multicard.core.layout import NOT_RUN, OUTCOMES, SEARCHES, machine_records, search_tables
@@ -63,7 +64,8 @@ class ScenarioSection:
     name: str
     question: str
     answers: list[str]
-    jobs: list[JobAdvice]
+    # Its jobs, each with its answers to further questions.
+    jobs: list[tuple[JobAdvice, list[Answer]]]
     run_count: int
     outcomes: dict[str, int]  # number of runs that did not complete or were not run, by outcome
     mixed: str | None  # what differs between the runs, see `Environment.mixed`
@@ -110,7 +112,6 @@ def write_report(folder: Path, out: Path, plans: Mapping[str, ScenarioPlan]) -> 
     text = template.render(
         style=Markup(Path(__file__).with_name("page.css").read_text(encoding="utf-8")),
         scenarios=[_scenario_section(scenario, contents.records, figure_numbers) for scenario in contents.scenarios],
-        most_answers=MOST_ANSWERS,
         paper=PAPER,
         runs=run_table(contents),
         incomplete=_incomplete_runs(contents.runs),
@@ -131,7 +132,7 @@ def _scenario_section(
 ) -> ScenarioSection:
     records_of_runs = [records[run] for run in scenario.runs["run"] if run in records]
     jobs = scenario.advice.jobs if scenario.advice else []
-    answers = _answers(jobs)
+    answers = _answers(scenario.answer, jobs)
     steps = [job.step for job in jobs[:MOST_ANSWERS] if job.step]
     figures = []
     for files in scenario.figures:
@@ -150,7 +151,7 @@ def _scenario_section(
         name=scenario.name,
         question=scenario.question,
         answers=answers,
-        jobs=jobs,
+        jobs=[(job, _further_answers(job)) for job in jobs[:MOST_ANSWERS]],
         run_count=len(scenario.runs),
         outcomes=_lost_by_outcome(scenario.runs),
         mixed=environment(records_of_runs).mixed,
@@ -159,14 +160,22 @@ def _scenario_section(
     )
 
 
-def _answers(jobs: Sequence[JobAdvice]) -> list[str]:
-    """Return the answers of the first `MOST_ANSWERS` jobs, each with the name of its job if there are several."""
-    answers = []
+def _answers(answer: Answer, jobs: Sequence[JobAdvice]) -> list[str]:
+    """Return the answer of a scenario, then what grew in the steps of its first `MOST_ANSWERS` jobs, as sentences.
+
+    A job is named if there are several.
+    """
+    answers = [answer.full_sentence]
     for job in jobs[:MOST_ANSWERS]:
-        if job.sentences:
-            text = " ".join(job.sentences)
-            answers.append(f"{job.name}: {text}" if len(jobs) > 1 else text)
+        for grown in job.first_screen:
+            if grown.question == GREW:
+                answers.append(f"{job.name}: {grown.sentence}." if len(jobs) > 1 else grown.full_sentence)
     return answers
+
+
+def _further_answers(job: JobAdvice) -> list[Answer]:
+    """Return the answers on a job that are not among those to the question of its scenario."""
+    return [answer for answer in job.first_screen if answer.question not in (HOW_MANY, GREW) and answer.is_known]
 
 
 def _lost_by_outcome(runs: pd.DataFrame) -> dict[str, int]:

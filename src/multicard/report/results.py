@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pandas as pd
 
+from multicard.answers.answer import Answer
 from multicard.answers.choice.advice import Recommendations
 from multicard.answers.choice.recommend import advise
 from multicard.answers.notes import notes
+from multicard.answers.scaling.headline import headline
 from multicard.config.read_run import read_run
 from multicard.core.errors import UserError
 from multicard.core.layout import CLAIM_TESTS, CLAIMS, RUN, RUN_NAME
@@ -50,6 +52,7 @@ class ScenarioContents:
     measures: pd.DataFrame
     figures: list[FigureFiles]
     notes: list[str]  # lines about runs whose numbers are missing or doubtful, see `answers.notes`
+    answer: Answer  # to its question
     advice: Recommendations | None = None  # None without runs
 
     @property
@@ -100,6 +103,7 @@ def read_contents(folder: Path, plans: Mapping[str, ScenarioPlan]) -> ReportCont
                 measures=results.measures,
                 figures=figures,
                 notes=notes(results, shows_profiled_window),
+                answer=headline(results),
                 advice=advise(results) if results.runs else None,
             )
         )

@@ -1,10 +1,13 @@
 """The result of a scenario in one sentence: the gain by more devices, or how its configurations compare."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import pandas as pd
 
+from multicard.answers.ablation import cost_lines
+from multicard.answers.ablation import costs as costs_of_parts
 from multicard.answers.answer import HOW_LONG, HOW_MANY, WHICH, Answer
 from multicard.answers.doubt import REMEDY, scatter_words
 from multicard.answers.scaling.speedup import Speedup, implausible, speedups_of
@@ -43,10 +46,18 @@ def headline(results: Results) -> Answer:
     of some configuration is not known. Of two configurations the speed of the second is divided by that of the first.
     Of more configurations the speed of the fastest is divided by that of each other one; the p-values take into account
     that the same values picked the fastest. If there is nothing to compare, the answer is the time of a step.
+
+    What parts of the step cost follows, if there are runs without them.
     """
     completed = [configuration for configuration in results.configurations() if configuration.completed]
     if not completed:
         return Answer(HOW_LONG, "no run completed")
+    main = _main_answer(completed)
+    costs = cost_lines(costs_of_parts(results))
+    return replace(main, sentence="; ".join([main.sentence, *costs])) if costs else main
+
+
+def _main_answer(completed: Sequence[Configuration]) -> Answer:
     if len({configuration["devices"] for configuration in completed}) > 1:
         gain = _gain_by_devices(completed)
         if gain is not None:
@@ -107,12 +118,16 @@ def _gains_words(gains: Sequence[_Gain], varied: tuple[str, ...]) -> str:
     """
     devices, device = _devices_and_kind(gains[0].speedup)
     names = [_name(gain.speedup.configuration, varied) for gain in gains]
+    first_name = _full_name(gains[0].speedup.configuration, varied)
     one = _baseline_words(gains)
     first = gains[0].ratio
     efficiency = _efficiency_words(first.value, devices)
-    texts = [f"{names[0]} {first.format(unit=f'× as fast as {one}')}, {efficiency}"]
+    texts = [f"{first_name} {first.format(unit=f'× as fast as {one}')}, {efficiency}"]
     texts += _listed_in_short(
-        [f"{name} {_in_short(gain.ratio)}" for name, gain in zip(names[1:], gains[1:], strict=True)]
+        [
+            f"{name} {_in_short(gain.ratio, '×')}{_doubt_in_short(gain.ratio)}"
+            for name, gain in zip(names[1:], gains[1:], strict=True)
+        ]
     )
     return f"on {_count(devices, device)}: {'; '.join(texts)}; {_which_gains_most(gains, names)}"
 
@@ -135,17 +150,22 @@ def _which_gains_most(gains: Sequence[_Gain], names: Sequence[str]) -> str:
     first, second = (gain.speedup.configuration.key for gain in gains[:2])
     [ratio] = pool.against_best(first, [second], len(gains))
     if verdict(ratio) == "less":
-        return f"{names[0]} gains most"
+        return f"{names[0]} {'gains most' if gains[0].ratio.value > 1 else 'loses least'}"
     if ratio is None or verdict(ratio) == "unknown":
         return "with one repeat, which gains most may be noise"
     are_apart = f"which of {names[0]} and {names[1]} gains more is not decided"
     return f"{are_apart}; {REMEDY}" if ratio.is_wide else are_apart
 
 
-def _in_short(ratio: Interval) -> str:
-    """Return a ratio in words without its interval, with a word on it if it shows no difference from 1."""
+def _in_short(ratio: Interval, unit: str) -> str:
+    """Return a ratio in words without its interval."""
     value, _ = ratio.texts()
-    return f"{value}×{' (no difference shown)' if verdict(ratio) == 'none' else ''}"
+    return f"{value}{unit}"
+
+
+def _doubt_in_short(ratio: Interval) -> str:
+    """Return a word on a ratio that shows no difference from 1; empty for any other ratio."""
+    return " (no difference shown)" if verdict(ratio) == "none" else ""
 
 
 def _listed_in_short(texts: Sequence[str]) -> list[str]:
@@ -218,7 +238,7 @@ def _pair(
     ratio = pool.ratio(chosen.configuration.key, base.configuration.key)
     if ratio is None:
         return None
-    names = _name(chosen.configuration, varied), _name(base.configuration, varied)
+    names = _full_name(chosen.configuration, varied), _name(base.configuration, varied)
     return _ratio_words(*names, ratio, unit), (_row("speed_ratio", ratio, varied, names[0]),)
 
 
@@ -241,9 +261,12 @@ def _fastest(
         return None
     (next_name, first), *rest = known
     is_decided = verdict(first) != "none"
-    words = _ratio_words(f"{names[0]} is the fastest," if is_decided else names[0], next_name, first, unit)
+    first_name = _full_name(fastest.configuration, varied)
+    words = _ratio_words(f"{first_name} is the fastest," if is_decided else first_name, next_name, first, unit)
     if rest:
-        texts = _listed_in_short([f"{_in_short(ratio)} as {name}" for name, ratio in rest])
+        texts = _listed_in_short(
+            [f"{_in_short(ratio, unit)} as {name}{_doubt_in_short(ratio)}" for name, ratio in rest]
+        )
         words += f"; {'' if is_decided else f'{names[0]} is '}{'; '.join(texts)}"
     rows = tuple(_row("speed_ratio", ratio, varied, f"{names[0]} over {name}") for name, ratio in known)
     return words, rows
@@ -299,19 +322,22 @@ def _figure_of_gain(varied: Sequence[str]) -> str | None:
     return next((name for name in (f"gain_{parameter}" for parameter in varied) if name in FIGURES), None)
 
 
-def _name(configuration: Configuration, varied: tuple[str, ...]) -> str:
-    """Return in words the values of a configuration that vary.
-
-    A single value is shown without its parameter's name, unless it is a number or a truth value, which says nothing by
-    itself.
-    """
+def _full_name(configuration: Configuration, varied: tuple[str, ...]) -> str:
+    """Return in words the values of a configuration that vary, with the names of their parameters."""
     if varied == ("devices",):
         return _count(configuration["devices"], configuration["device"])
     name = configuration.naming(varied)
-    if len(varied) > 1:
-        return name
-    parameter, _, value = name.partition(": ")
-    return f"{parameter} {value}" if isinstance(configuration[varied[0]], int | float) else value
+    return name if len(varied) > 1 else name.replace(": ", " ", 1)
+
+
+def _name(configuration: Configuration, varied: tuple[str, ...]) -> str:
+    """Return what `_full_name` does, but a single value without its parameter, which the sentence has named before.
+
+    A number or a truth value says nothing without it.
+    """
+    name = _full_name(configuration, varied)
+    says_itself = len(varied) == 1 and isinstance(configuration[varied[0]], str)
+    return name.partition(" ")[2] if says_itself else name
 
 
 def _count(devices: int, device: str) -> str:
