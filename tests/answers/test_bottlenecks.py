@@ -81,7 +81,7 @@ def test_bottlenecks_are_the_parts_of_the_step_by_their_shares(tmp_path: Path) -
 def test_shares_below_a_twentieth_are_not_bottlenecks_and_each_number_says_its_table(tmp_path: Path) -> None:
     evidence = one(tmp_path / "a", {"data_share": 0.04}, exposed_communication=0.03)
     assert held_back(evidence) == [("compute", 0.97 * 0.96)]
-    assert "largest other cost data loading (4.0%)" in recommendations(evidence)
+    assert "next: data loading (4.0%)" in recommendations(evidence)
     found = report(one(tmp_path, {"data_share": 0.4, "iteration_time_s": 0.1}, exposed_communication=0.3))
     computing, loading, communicating = (each.evidence for each in found.bottlenecks)
     assert computing == "42% of the step (42.0 ms): the GPU computes (timeline)"
@@ -92,7 +92,7 @@ def test_shares_below_a_twentieth_are_not_bottlenecks_and_each_number_says_its_t
 
 def test_where_a_capture_goes_and_stalls_are_named(tmp_path: Path) -> None:
     of_capture = {"timeline": [timeline(0, idle_unknown=0.6) | {"scope": "capture"}]}
-    first = "60% of the capture is idle for a reason that the trace does not show; then compute (40%)"
+    first = "60% of the capture is idle for a reason that the trace does not show; next: compute (40%)"
     assert f"- Where the step goes: 1 GPU: {first}\n" in recommendations(
         make_results(tmp_path, [ADOPTED | {"devices": 1}], tables=of_capture)
     )
@@ -111,7 +111,7 @@ def test_out_of_memory_comes_first_with_options_to_need_less(tmp_path: Path) -> 
     assert (found.name, found.evidence) == ("memory", "3 of 3 runs ran out of memory (measures.csv)")
     named = options_against(evidence.configurations()[0], found, evidence.configurations()).untried
     assert {each.partition("`")[2].partition("`")[0] for each in named} == {
-        "lower batch_size", "activation_checkpointing: true", "technique: qlora",
+        "reduce batch_size", "activation_checkpointing: true", "technique: qlora",
     }  # fmt: skip
     for used, kinds in ((0.95, ["memory"]), (0.5, [])):
         nearly = one(tmp_path / str(used), {"peak_reserved_bytes": used * GPU["memory_bytes"]})
@@ -127,8 +127,8 @@ def test_an_option_carries_the_most_it_can_gain_where_there_is_a_bound(tmp_path:
     lines = [line.strip() for line in recommendations(evidence).splitlines()]
     computing, loading, communication, *_ = [line for line in lines if line.startswith("- To try")]
     assert computing.startswith("- To try: `layout: nhwc`") and "`precision: bf16` (may change accuracy)" in computing
-    assert loading.startswith("- To try (about 1.43 times as fast if it took no time): `higher num_workers`")
-    assert communication.startswith("- To try (about 1.08 times as fast if it took no time): `different bucket_cap")
+    assert loading.startswith("- To try (up to 1.43× as fast if it took no time): `raise num_workers`")
+    assert communication.startswith("- To try (up to 1.08× as fast if it took no time): `vary bucket_cap")
     assert "times as fast if" not in recommendations(
         make_results(tmp_path / "b", vision_runs(100, (1.0, 1.0), data_share=0.95))
     )
@@ -144,8 +144,8 @@ def test_programs_with_options_of_their_own_get_general_advice_with_its_bound(tm
         if advised.startswith("   - To try")
     }
     for kind, *advice in (
-        ("Data loading", "(about 1.43 times as fast if it took no time): ", "`num_workers`"),
-        ("Exposed communication", "about 1.25 times as fast", "`no_sync()`"),
+        ("Data loading", "(up to 1.43× as fast if it took no time): ", "`num_workers`"),
+        ("Exposed communication", "up to 1.25× as fast", "`no_sync()`"),
         ("Launch overhead", "`torch.compile`"),
         ("Memory operations", "`non_blocking=True`"),
         ("Compute", "`torch.autocast`"),
@@ -160,7 +160,7 @@ def test_a_gpu_that_is_idle_in_allocations_is_held_back_by_them(tmp_path: Path) 
     assert held_back(evidence) == [("compute", 0.6), ("memory allocation", 0.3), ("synchronization", 0.1)]
     text = as_markdown(evidence)
     assert "30% of the step: the GPU is idle while the host allocates, frees or registers memory (timeline)" in text
-    assert "To try (about 1.43 times as fast if it took no time): memory allocated once and kept" in text
+    assert "To try (up to 1.43× as fast if it took no time): memory allocated once and kept" in text
 
 
 def test_general_advice_fits_the_devices_and_where_copies_come_from(tmp_path: Path) -> None:

@@ -84,9 +84,7 @@ def test_causes_of_unknown_gain_come_after_those_of_known_gain_and_fewer_devices
 def test_each_candidate_says_why_and_how_much(configuration: Configuration) -> None:
     # Without half of its time a step takes half as long.
     [found] = told(configuration, {"data loading": 0.5})
-    assert found.sentence.endswith(
-        ", since 50% of the step is data loading; about 2.00 times as fast if it took no time"
-    )
+    assert found.sentence.endswith(", since 50% of the step is data loading; up to 2.00× as fast if it took no time")
 
 
 SHOWN = Interval(2.0, 1.8, 2.2, 3, p_value=0.001)

@@ -20,7 +20,7 @@ def test_ranks_that_draw_the_same_samples_gain_by_as_many_times_as_they_draw_the
     assert found.gain == pytest.approx(4, rel=0.01)
     assert found.sentence == (
         "a `DistributedSampler`, with which each rank draws samples of its own, since each sample is drawn by 4 of the "
-        "4 ranks; at most about 4.00 times as fast without"
+        "4 ranks; up to 4.00× as fast without it"
     )
     # The last batch of an epoch is filled up.
     assert causes(tmp_path / "own", vision_runs(100.0, devices=4, processed_samples_per_s=101.0)) == []

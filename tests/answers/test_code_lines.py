@@ -50,7 +50,7 @@ def test_a_line_outside_of_the_phases_is_told_with_what_it_calls(tmp_path: Path)
     )
     assert found.remedy == "less frequent logging, or a thread that writes"
     assert found.share == pytest.approx(0.6, rel=1e-3)
-    assert f"- Try next: {found.remedy}, since {found.evidence}; at most about 2.50 times" in recommendations(results)
+    assert f"- Try next: {found.remedy}, since {found.evidence}; up to 2.50×" in recommendations(results)
 
 
 @pytest.mark.parametrize(

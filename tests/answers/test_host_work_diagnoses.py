@@ -42,7 +42,7 @@ def test_collections_of_garbage_are_told_with_their_line_and_gain(tmp_path: Path
     said = recommendations(results)
     assert (
         "- Try next: no `gc.collect()` in the loop, or one in some hundred steps, since `gc.collect` (train.py, "
-        "line 12) collects garbage for 60.0 ms of a step (75%); at most about 4.00 times as fast without"
+        "line 12) collects garbage for 60.0 ms of a step (75%); up to 4.00× as fast without it"
     ) in said
     assert "channels_last" not in said and "layout: nhwc" not in said.partition("## Details")[0]
 
@@ -96,8 +96,8 @@ def test_collectives_of_the_program_explain_what_grew(tmp_path: Path) -> None:
     assert "130 ms outside of forward, backward and optimizer, in 100 all_reduce a step (train.py, line 12)" in said
     assert (
         "- Try next: on 2 CPU processes: fewer and larger exchanges, as by `DistributedDataParallel` or of one flat "
-        "tensor, since 100 all_reduce a step (train.py, line 12) take 120 ms of a step (60%); at most about 2.50 times "
-        "as fast without"
+        "tensor, since 100 all_reduce a step (train.py, line 12) take 120 ms of a step (60%); up to 2.50× as fast "
+        "without it"
     ) in said
 
 
@@ -128,7 +128,7 @@ def test_exchanges_of_sharded_weights_have_a_remedy_of_their_own(tmp_path: Path)
     [found] = diagnoses(results.configurations()[0], results)
     assert found.sentence == (
         "weights that are not sharded, if they fit, or larger shards, since 3 all_gather_into_tensor a step and 3 "
-        "reduce_scatter_tensor a step take 40.0 ms of a step (40%); at most about 1.67 times as fast without"
+        "reduce_scatter_tensor a step take 40.0 ms of a step (40%); up to 1.67× as fast without it"
     )
 
 

@@ -33,8 +33,8 @@ def test_packing_is_advised_against_padding_unless_it_was_measured(tmp_path: Pat
         + vision_runs(90, num_workers=1)
         + vision_runs(140, num_workers=2, preset="tuned"),
     ).configurations()
-    assert "higher num_workers" in options(two, "data loading", one), "fewer were measured"
-    assert "higher num_workers" not in options(one, "data loading", two)
+    assert "raise num_workers" in options(two, "data loading", one), "fewer were measured"
+    assert "raise num_workers" not in options(one, "data loading", two)
     assert "preset: tuned" not in options(two, "compute", tuned)  # although it sets several options
 
 

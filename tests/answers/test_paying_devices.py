@@ -56,7 +56,7 @@ def test_one_device_is_the_first_advice_and_what_else_may_help_says_where(tmp_pa
     first, second = trials(tmp_path / "steady", runs({1: 95, 2: 50}, data_share=0.4))
     # 95 / 50 = 1.9.
     assert first.startswith("1 GPU: 1.900× as fast as 2 GPUs (95% CI 1.8") and first.endswith(", n=3)")
-    assert second.startswith("on 2 GPUs: `higher num_workers` ")
+    assert second.startswith("on 2 GPUs: `raise num_workers` ")
     assert trials(tmp_path / "once", runs({1: 95, 2: 50}, ONCE))[0] == (
         "1 GPU: 1.90× as fast as 2 GPUs (n=1), one repeat, so it may be noise"
     )
@@ -121,4 +121,4 @@ def test_an_undecided_difference_is_told_as_such(tmp_path: Path) -> None:
 def test_advice_about_the_number_of_devices_that_pays_needs_no_further_place(tmp_path: Path) -> None:
     first, second = trials(tmp_path, runs({1: 100, 2: 190, 4: 150}, data_share=0.4))
     assert first.startswith("2 GPUs: 1.267× as fast as 4 GPUs")  # 190 / 150
-    assert second.startswith("`higher num_workers` ")
+    assert second.startswith("`raise num_workers` ")

@@ -137,7 +137,7 @@ def test_precision_and_batch_are_never_traded_silently(tmp_path: Path) -> None:
     # 500 and 400 images per second in place of 190.
     assert "- If you may change: global batch size: 64 → 128: 2.63× as fast (95% CI" in text
     assert "; precision: fp32 → bf16: 2.105× as fast (95% CI" in text
-    for name, rows_of, title in (("same", [], "that was measured"), ("other", [600], "of the same training")):
+    for name, rows_of, title in (("same", [], "measured"), ("other", [600], "of the same training")):
         faster = [row for rate in rows_of for row in strong_scaling_runs(4, rate, precision="bf16")]
         found = advise(make_results(tmp_path / name, scaled_runs() + faster))
         assert found.jobs[0].tiles[0].title == f"Fastest {title}"

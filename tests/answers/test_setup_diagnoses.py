@@ -58,7 +58,7 @@ def test_needless_exchanges_take_their_share_of_what_the_backward_pass_grew_by(t
     assert found.sentence == (
         "`no_sync()` of the model around the forward and backward passes of a step before its last ones, since all "
         "ranks exchange their gradients (40.0 MB) in 4 backward passes of a step, of which 3 are followed by one that "
-        "adds to the same gradients; at most about 1.33 times as fast without"
+        "adds to the same gradients; up to 1.33× as fast without it"
     )
     assert found.sentence in recommendations(results)
 

@@ -198,7 +198,7 @@ def test_on_one_number_of_devices_the_largest_part_of_the_step_is_told(tmp_path:
     write_results(tmp_path, [row(1, 0.1, data_share=0.4)])
     text = shown(tmp_path)
     assert "\nwhere the step goes: 1 GPU: mostly compute (60% of the step); " in text
-    assert "\ntry next: `higher num_workers` " in text and "how much faster" not in text
+    assert "\ntry next: `raise num_workers` " in text and "how much faster" not in text
 
 
 def scripts(folder: Path, *names: str) -> Experiment:

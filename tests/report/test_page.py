@@ -82,8 +82,8 @@ def test_the_first_screen_says_how_much_faster_where_the_step_goes_and_how_sure_
     overview = section(measured(tmp_path, alone, ones), "overview")
     tiles = re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd><dd class=\"more\">(.*?)</dd>", overview)
     assert [(title, value) for title, value, _ in tiles] == [
-        ("Fastest that was measured", "4 GPUs"), ("Speed-up of 4 GPUs over 1", "2.500×"),
-        ("Largest part of the step", "90%"), ("How sure", "Significant"),
+        ("Fastest measured", "4 GPUs"), ("Speed-up of 4 GPUs over 1", "2.500×"),
+        ("Largest part of the step", "Compute or communication: 90%"), ("Confidence", "Significant"),
     ]  # fmt: skip
     assert re.match(r"95% CI 2\.49\d to 2\.50\d, n=3; 62% efficient", tiles[1][2])
     assert "disturbed in 3 of" in tiles[3][2]
@@ -106,7 +106,7 @@ def test_numbers_on_the_page_are_those_of_the_recommendations(tmp_path: Path) ->
         assert re.search(r"\s*".join(f"<t[hd][^>]*>{re.escape(escape(cell))}</t[hd]>" for cell in row), page)
     for text in [answer.sentence for answer in job.first_screen]:
         assert re.sub("`(.*?)`", r"<code>\1</code>", escape(text)) in page
-    assert "<code>higher num_workers</code> (loads in more processes)" in page
+    assert "<code>raise num_workers</code> (more loader processes)" in page
 
 
 def test_what_all_runs_share_is_said_once_below_their_table(tmp_path: Path) -> None:

@@ -114,7 +114,7 @@ def add_results(parser: argparse.ArgumentParser) -> None:
     """Add the argument RESULTS, the results of an experiment."""
     parser.add_argument(
         "source", type=Path, nargs="?", metavar="RESULTS", default=Path("results"),
-        help="results folder, archive of recorded runs, or configuration file, of which the runs that are there count "
+        help="results folder, archive of recorded runs, or configuration file, whose finished runs are used "
         "(default: %(default)s)",
     )  # fmt: skip
 

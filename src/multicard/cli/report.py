@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     group.add_argument(
         "--efficiency", type=_positive(float), metavar="SHARE",
-        help="of ideal scaling from which on a number of devices is recommended (default: 0.7)",
+        help="least parallel efficiency of the recommended number of devices (default: 0.7)",
     )  # fmt: skip
     group.add_argument(
         "--gpus-per-node", type=_positive(int), metavar="N",

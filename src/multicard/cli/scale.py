@@ -63,11 +63,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="samples of a step, of all ranks together, if its loaders do not tell",
     )  # fmt: skip
     add(
-        "--samples-per-device", type=int, metavar="N", help="the same of each device, where each has a batch of its own"
+        "--samples-per-device",
+        type=int,
+        metavar="N",
+        help="samples per step and device, if each device has its own batch",
     )
     add(
         "--memory-snapshot", action="store_true",
-        help="record the history of GPU memory, which tells what held it if it runs out",
+        help="record GPU allocations, so that an out-of-memory error shows what held the memory",
     )  # fmt: skip
     add("--time-limit-min", type=int, default=60, metavar="N", help="minutes per run (default: %(default)s)")
     add(

@@ -202,9 +202,7 @@ def summary(report: BottleneckReport) -> str:
     if second is None or smaller[second] < WORTH_A_WORD:
         return text
     took = ", ".join(filter(None, (percent(smaller[second]), _seconds(report.configuration, smaller[second]))))
-    relation = "largest other cost" if largest in COMPUTING else "then"
-    name = "what no phase shows" if second == StepPart.OTHER else second
-    return f"{text}; {relation} {name} ({took})"
+    return f"{text}; next: {'outside of any phase' if second == StepPart.OTHER else second} ({took})"
 
 
 def unseen(report: BottleneckReport) -> str:

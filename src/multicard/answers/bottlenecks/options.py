@@ -19,6 +19,7 @@ from multicard.results.configuration import Configuration
 
 # Changes of a parameter that state a direction instead of a value.
 HIGHER, LOWER, DIFFERENT = "higher", "lower", "different"
+VERBS = {HIGHER: "raise", LOWER: "reduce", DIFFERENT: "vary"}
 LEARNS_OTHERWISE = "may change accuracy"
 
 # A machine that has everything. Options that are impossible on it are impossible on any machine.
@@ -43,7 +44,7 @@ class TuningOption:
         """The option in words.
 
         >>> TuningOption({"pin_memory": True, "num_workers": HIGHER}).name
-        'pin_memory: true, higher num_workers'
+        'pin_memory: true, raise num_workers'
         """
         return ", ".join(_change_words(name, value) for name, value in self.changes.items())
 
@@ -247,6 +248,4 @@ def _example(change: Any, value: Any) -> Any:
 
 
 def _change_words(name: str, change: Any) -> str:
-    if change in (HIGHER, LOWER, DIFFERENT):
-        return f"{change} {name}"
-    return statement(name, change)
+    return f"{VERBS[change]} {name}" if change in VERBS else statement(name, change)

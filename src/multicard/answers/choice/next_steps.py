@@ -47,7 +47,7 @@ def part_of(
     if cost is not None:
         bound = f"measured: {cost.words()}"
     elif gain is not None:
-        bound = f"about {gain:.2f} times as fast if it took no time"
+        bound = f"up to {gain:.2f}× as fast if it took no time"
     else:
         bound = ""
     options = options_against(about, bottleneck, measured, facts)

@@ -16,7 +16,7 @@ from multicard.core.units import BYTES, UNKNOWN, number, percent, with_unit
 from multicard.stats.interval import verdict
 
 # How sure a speed-up is, by the verdict whether it is above 1.
-SURE = {"more": "Significant", "less": "Significantly slower", "none": "Not significant", "unknown": "No interval"}
+SURE = {"more": "Significant", "less": "Significantly slower", "none": "Inconclusive", "unknown": "No interval"}
 
 
 def tiles(job: Choices, report: BottleneckReport, costs: Mapping[str, PartCost], doubt: str) -> list[Tile]:
@@ -40,13 +40,13 @@ def tiles(job: Choices, report: BottleneckReport, costs: Mapping[str, PartCost],
     step = _step_tile(job, report, costs)
     if step is not None:
         shown.append(step)
-    return [*shown, Tile("How sure", sure, doubt)]
+    return [*shown, Tile("Confidence", sure, doubt)]
 
 
 def _fastest_tile(job: Choices, fastest: Choice) -> Tile:
     highest_rate = max(row.rate.value for row in job.rows)
     is_fastest_of_all = fastest.rate.value == highest_rate
-    title = "Fastest that was measured" if is_fastest_of_all else "Fastest of the same training"
+    title = "Fastest measured" if is_fastest_of_all else "Fastest of the same training"
     rate = f"{number(fastest.rate.value)} {plural(2, job.unit)} per second"
     return Tile(title, job.on(fastest.devices), _joined(job.recipe(fastest), rate))
 
@@ -76,7 +76,7 @@ def _step_tile(job: Choices, report: BottleneckReport, costs: Mapping[str, PartC
     if report.largest is None:
         return None
     share = report.parts[report.largest]
-    return Tile("Largest part of the step", percent(share), f"{report.largest}, on {devices}")
+    return Tile("Largest part of the step", f"{report.largest.capitalize()}: {percent(share)}", f"on {devices}")
 
 
 def word_table(job: Choices) -> WordTable:

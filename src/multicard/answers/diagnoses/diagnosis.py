@@ -54,4 +54,4 @@ class Diagnosis:
         """The evidence and, if it is known, the gain."""
         if self.gain is None:
             return self.evidence
-        return f"{self.evidence}; at most about {self.gain:.2f} times as fast without"
+        return f"{self.evidence}; up to {self.gain:.2f}× as fast without it"
