@@ -46,13 +46,28 @@ def test_snakemake_prints_the_results_or_errors_alone_or_with_options_all(
     assert plain[:3] == ["-P", "-m", "snakemake"]
     assert plain[plain.index("--configfile") + 1] == "mine.yaml"
     assert plain[plain.index("--snakefile") + 1] == str(ROOT / "workflow/Snakefile")
-    assert plain[plain.index("--profile") + 1] == str(ROOT / "profiles" / "local")
+    # Snakemake would begin with a line about a profile, so it gets what the profile states.
+    assert plain[plain.index("--profile") + 1] == "none"
+    stated = yaml.safe_load((ROOT / "profiles/local/config.yaml").read_text())
+    assert {f"--{name}" if value is True else f"--{name}={value}" for name, value in stated.items()} <= set(plain)
     assert plain[-4:] == ["--logger", "multicard", "--logger-multicard-console", "results"]
     assert given(targets=["results/measured"])[-2:] == ["errors", "results/measured"]
     other = given(profile=Path("profiles/slurm"), options=["--dry-run", "results/report.html"])
     assert other[other.index("--profile") + 1] == "profiles/slurm"
     assert other[-3:] == ["full", "--dry-run", "results/report.html"]
     assert capfd.readouterr().out == "said\n" * 3
+
+
+def test_a_profile_that_was_edited_to_state_more_than_options_is_used_as_it_is(
+    snakemake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    edited = snakemake / "profiles/local"
+    edited.mkdir(parents=True)
+    (edited / "config.yaml").write_text("cores: all\nset-threads: {launch_run: 1}\n")
+    monkeypatch.setattr("multicard.cli._pipeline.pipeline_folder", lambda: snakemake)
+    assert run_pipeline(Path("mine.yaml"))
+    arguments = (snakemake / "arguments").read_text().splitlines()
+    assert arguments[arguments.index("--profile") + 1] == str(edited)
 
 
 @pytest.mark.parametrize(

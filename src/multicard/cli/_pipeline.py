@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from multicard.config.load import read_profile
 from multicard.core.pipeline import PARENT_PIPE, pipeline_folder
 from multicard.core.signals import DeferredSignals
 
@@ -30,10 +31,27 @@ def run_pipeline(
     # With -P Python does not import modules from the current folder, where a file may have the name of a module.
     command = [sys.executable, "-P", "-m", "snakemake", "--configfile", str(config)]
     command += ["--snakefile", str(pipeline / "workflow/Snakefile")]
-    command += ["--profile", str(profile or pipeline / "profiles/local")]
+    command += ["--profile", str(profile)] if profile else _local_options(pipeline / "profiles/local")
     command += ["--logger", "multicard", "--logger-multicard-console", console]
     command += [*options, *targets]
     return _run(command) == 0
+
+
+def _local_options(profile: Path) -> list[str]:
+    """Return the options that the shipped profile for this machine states, as on a command line.
+
+    Given the profile itself, Snakemake would begin by printing that it uses it, which says nothing to the user. It gets
+    the profile if this was edited and states anything but plain options.
+    """
+    options = ["--profile", "none"]
+    for name, value in read_profile(profile).items():
+        if value is True:
+            options.append(f"--{name}")
+        elif isinstance(value, str | int | float) and value is not False:
+            options.append(f"--{name}={value}")
+        else:
+            return ["--profile", str(profile)]
+    return options
 
 
 def _run(command: Sequence[str]) -> int:
