@@ -90,7 +90,10 @@ class Console:
         self._has_begun = True
         self._jobs_left = jobs["total"]
         self._progress.total = jobs.get(LAUNCH_RUN, 0)
-        runs = f"{counted(self._progress.total, 'run')}{self._wording.estimate()}"
+        if self._progress.total:
+            runs = f"{counted(self._progress.total, 'run')}{self._wording.estimate()}"
+        else:
+            runs = "no run is missing: only what is made of the runs"
         self._line(f"{runs}; results: {self._folder}/; log: {_log_file()}")
         if self._terminal.is_live or (self._prints_results and self.on_cluster):
             threading.Thread(target=self._watch, name="console", daemon=True).start()

@@ -36,6 +36,7 @@ from multicard.core.layout import (
 from multicard.core.pipeline import pipeline_folder
 from multicard.core.prepared import folder_name
 from multicard.programs.machine import slurm_job
+from multicard.workflow.report_source import stated_path
 from multicard.workflow.starts import started_jobs
 from snakemake_interface_executor_plugins.settings import ExecMode
 from snakemake.settings.types import DeploymentMethod
@@ -60,6 +61,12 @@ if EXPERIMENT.cluster:  # a profile states its numbers as text
 validate(config, "../schemas/config.schema.json", set_default=False)
 
 RESULTS = EXPERIMENT.results
+# Of several configuration files the first one, which names the results; none if this is a module of another workflow.
+CONFIGURATION = (
+    stated_path(Path(workflow.configfiles[0]), Path.cwd())
+    if workflow.configfiles
+    else ""
+)
 # Jobs that this machine starts itself take all of it, whatever the configuration says of a cluster.
 HERE = (
     workflow.exec_mode == ExecMode.DEFAULT and workflow.resource_settings.nodes is None

@@ -26,8 +26,10 @@ rule write_report:
         machines=[sha256(path) for path in machine_records(Path(RESULTS))],
         searches=[sha256(path) for path in search_tables(Path(RESULTS))],
         results=lambda wildcards, output: str(Path(output[0]).parent),
+        # Derived from the input, so that the same configuration under another name makes nothing again.
+        configuration=lambda wildcards, input: CONFIGURATION,
     message:
         "write the report"
     shell:
         'python "$SCRIPTS/make_report.py" --results {params.results:q} --scenarios {params.plans:q}'
-        " --out {output:q} 2> {log:q}"
+        " --configuration {params.configuration:q} --out {output:q} 2> {log:q}"

@@ -57,7 +57,7 @@ def run(arguments: argparse.Namespace) -> None:
         sys.exit(0 if run_pipeline(arguments.config, arguments.profile, arguments.trailing) else 1)
     plan = Plan.make(experiment)
     if arguments.dry_run:
-        print_runs(plan, arguments.retry_failed)
+        print_runs(plan, arguments.config, arguments.retry_failed)
         return
     plan = prepare_undecided(plan, arguments.config, arguments.profile)
     if arguments.profile is None:
@@ -169,8 +169,14 @@ def run_and_print(plan: "Plan", config: Path, profile: Path | None = None, retry
         sys.exit(SOME_FAILED)
 
 
-def print_runs(plan: "Plan", retry_failed: bool = False) -> None:
-    """Print a table of the runs with their order and state, and lines: why some cannot run, and what the runs cost."""
+def print_runs(plan: "Plan", config: Path, retry_failed: bool = False) -> None:
+    """Print a table of the runs with their order and state, and lines: why some cannot run, and what the runs cost.
+
+    The last line says so if the report of another configuration would be replaced by that of `config`, the file that
+    states the runs.
+    """
+    from multicard.workflow.report_source import replacement, stated_path
+
     machine = plan.machine
     states = {run: _state(plan, run, retry_failed) for run in plan.runs}
     # Runs that could run on a machine that also has what this one lacks.
@@ -191,6 +197,9 @@ def print_runs(plan: "Plan", retry_failed: bool = False) -> None:
     # The cost includes runs that cannot run here, because they may run on another machine.
     to_run = [run for name, run in possible.items() if states[name] in (WOULD_RUN, CANNOT)]
     lines += _costs(plan, to_run)
+    replaced = replacement(Path(plan.experiment.results), stated_path(config, Path.cwd()))
+    if replaced:
+        lines.append(replaced)
     say(_table(plan, states, possible), *lines)
 
 

@@ -108,7 +108,7 @@ def run(arguments: argparse.Namespace) -> None:
     if not arguments.write_only:
         check_start(plan, planning=arguments.dry_run, by_option=True)
     if arguments.dry_run:
-        print_runs(plan, arguments.retry_failed)
+        print_runs(plan, path, arguments.retry_failed)
         return
     _write(path, as_yaml(config, arguments.trailing), arguments.overwrite)
     print(f"configuration: {path}", flush=True)
