@@ -100,17 +100,23 @@ def test_a_dry_run_tells_what_is_done_and_what_failed_from_what_would_run(tmp_pa
         rows = [[cell.strip() for cell in line.split("│")] for line in out.splitlines() if "vision_" in line]
         return sorted(row[4] for row in rows), out
 
+    assert listed()[1].splitlines()[-1].endswith("; each 60 min at most (time_limit_min)")
     runs = sorted(expand_scenario(read_experiment(path), "a"), key=lambda run: run.id)
     for run, outcome in zip(runs, ("completed", "failed"), strict=False):
-        write_run(tmp_path / "results/runs", make_run(run.parameters, outcome=outcome))
+        made = make_run(run.parameters, outcome=outcome, wall_time_s=90.0)
+        write_run(tmp_path / "results/runs", made)
     states, out = listed()
     assert states == ["done", "failed before", "would run", "would run"]
     assert "4 runs: 2 would run, 1 done, 1 failed before (" in out
     assert "\n--retry-failed runs again what failed before\n" in out
-    assert "4 runs: 3 would run, 1 done (" in listed("--retry-failed")[1]
+    # Two runs as long as the one that is done.
+    assert out.splitlines()[-1] == "about 3.00 min, as earlier runs took"
+    again = listed("--retry-failed")[1]
+    assert "4 runs: 3 would run, 1 done (" in again and again.splitlines()[-1].startswith("about 4.50 min")
     for run in runs:
         write_run(tmp_path / "results/runs", make_run(run.parameters))
-    assert "4 runs: none would run, 4 done (" in listed()[1]
+    none = listed()[1]
+    assert "4 runs: none would run, 4 done (" in none and "min" not in none.splitlines()[-1]
 
 
 def test_a_matrix_for_gpus_is_listed_with_an_estimate_of_its_hours(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from multicard.config.estimate import estimate_cost
+from multicard.config.estimate import estimate_cost, times_by_earlier_runs
 from multicard.config.plan import Plan
 from multicard.config.read_run import read_run_if_any
 from multicard.config.wording import setting
@@ -27,8 +27,14 @@ class Wording:
                 self._scenario_of.setdefault(run.id, scenario)
 
     def estimate(self) -> str:
-        """Return how long the missing runs may take, as the end of a sentence; "" where it is not known of all."""
+        """Return how long the missing runs may take, as the end of a sentence; "" where it is not known.
+
+        On this machine earlier runs tell it, else the work of runs on GPUs if it is known of all.
+        """
         missing = [run for run in self._plan.planned() if not (self._folder / "runs" / run / RUN).exists()]
+        times = None if self._plan.experiment.cluster else times_by_earlier_runs(self._plan, missing)
+        if times is not None:
+            return f", {times.sentence()}"
         runs = [self._plan.runs[run] for run in missing]
         cost = estimate_cost(runs, self._plan.experiment.time_limit_min, self._plan.machine.gpus)
         are_on_gpus = all(run.parameters.device == "cuda" for run in runs)

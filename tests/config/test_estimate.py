@@ -1,12 +1,15 @@
 """The estimate of what runs cost, against hours worked out by hand."""
 
 from dataclasses import astuple
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from multicard.config.estimate import START_S, TRACE_S, Cost, estimate_cost
-from multicard.config.experiment import Experiment, Fixed, Scenario
+from factories import make_run, write_run
+from multicard.config.estimate import START_S, TRACE_S, Cost, EarlierTimes, estimate_cost, times_by_earlier_runs
+from multicard.config.experiment import Experiment, Fixed, Scenario, Vary
+from multicard.config.plan import Plan
 from multicard.config.runs import Run
 from multicard.programs import PROGRAMS, parameters_of
 from multicard.programs.datasets import Digits, ImageFolder, Mnist, Synthetic
@@ -120,3 +123,36 @@ def test_of_an_unknown_node_the_largest_run_says_how_many_gpus_it_has() -> None:
     for gpus, held in ((0, 3), (8, 8)):
         found = cost(gpus=gpus, strategy="ddp-ds", devices=6, nodes=2, dataset="random", epochs=1)
         assert found.node_gpu_h == pytest.approx(2 * held * found.wall_h)
+
+
+def planned(results: Path) -> Plan:
+    """Two scenarios on CPUs, each with two configurations; of the first there are two repeats."""
+    fixed = Fixed(device="cpu", strategy="ddp")
+    many = Scenario(question="?", fixed=fixed, vary=Vary(batch_size=[8, 16]), repeats=2, figures=["step_breakdown"])
+    other = Scenario(question="?", fixed=fixed, vary=Vary(image_size=[48, 64]), figures=["step_breakdown"])
+    scenarios = {"batches": many, "sizes": other}
+    return Plan.make(Experiment(datasets=DATASETS, models=MODELS, scenarios=scenarios, results=str(results)))
+
+
+def test_runs_take_as_long_as_their_repeats_or_as_others_of_their_scenario(tmp_path: Path) -> None:
+    plan = planned(tmp_path)
+
+    def recorded(run: Run, wall_time_s: float, outcome: str = "completed") -> None:
+        write_run(tmp_path / "runs", make_run(run.parameters, outcome=outcome, wall_time_s=wall_time_s))
+
+    first, first_again, second, second_again = plan.scenarios["batches"]
+    others = plan.scenarios["sizes"]
+    missing = [first_again.id, second.id, second_again.id, *(run.id for run in others)]
+    assert times_by_earlier_runs(plan, missing) is None
+    recorded(others[0], 500.0, "failed")
+    assert times_by_earlier_runs(plan, missing) is None, "a failed run may have ended early"
+    # Three runs of the scenario as long as its only run.
+    recorded(first, 10.0)
+    assert times_by_earlier_runs(plan, missing) == EarlierTimes(30.0, 3, 2)
+    # One by its own repeat, one by its own.
+    recorded(second, 40.0)
+    missing.remove(second.id)
+    assert times_by_earlier_runs(plan, missing) == EarlierTimes(50.0, 2, 2)
+    assert times_by_earlier_runs(plan, []) is None
+    (tmp_path / "runs" / second.id / "run.json").write_text("{")
+    assert times_by_earlier_runs(plan, missing) == EarlierTimes(20.0, 2, 2), "a damaged record has no time"

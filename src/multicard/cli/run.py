@@ -197,6 +197,7 @@ def print_runs(plan: "Plan", config: Path, retry_failed: bool = False) -> None:
     # The cost includes runs that cannot run here, because they may run on another machine.
     to_run = [run for name, run in possible.items() if states[name] in (WOULD_RUN, CANNOT)]
     lines += _costs(plan, to_run)
+    lines += _times(plan, [run for run, state in states.items() if state == WOULD_RUN])
     replaced = replacement(Path(plan.experiment.results), stated_path(config, Path.cwd()))
     if replaced:
         lines.append(replaced)
@@ -259,6 +260,27 @@ def _costs(plan: "Plan", runs: Sequence["Run"]) -> list[str]:
     hours = f"{cost.wall_h:.3g} h, one run after another, {cost.node_gpu_h:.3g} GPU hours of whole nodes"
     unknown = f"; not counted: {counted(cost.unknown, 'run')} of unknown length" if cost.unknown else ""
     return [f"about {hours}{unknown}"]
+
+
+def _times(plan: "Plan", runs: Sequence[str]) -> list[str]:
+    """Return a line on how long runs take that would run here, by those that are done.
+
+    If none is done, it states the time limit, unless all are on GPUs, for which `_costs` has an estimate. No line
+    without runs, and on a cluster, where they do not follow one another.
+    """
+    from multicard.config.estimate import times_by_earlier_runs
+
+    if not runs or plan.experiment.cluster:
+        return []
+    times = times_by_earlier_runs(plan, runs)
+    if times is not None:
+        return [times.sentence()]
+    if all(plan.runs[run].parameters.device == "cuda" for run in runs):
+        return []
+    return [
+        f"how long they take is known once one has run; each {plan.experiment.time_limit_min} min at most "
+        "(time_limit_min)"
+    ]
 
 
 def _state(plan: "Plan", run: str, retry_failed: bool) -> str:
