@@ -3,7 +3,7 @@
 import shutil
 import sys
 
-from multicard.core.text import printable, printable_lines
+from multicard.core.text import folded, printable, printable_lines
 
 
 class Terminal:
@@ -17,9 +17,12 @@ class Terminal:
         self._state = ""  # the last line, as it stands on the terminal
 
     def line(self, text: str) -> None:
-        """Print a line that stays."""
+        """Print a line that stays; on a terminal it breaks between words."""
         self.show("")
-        print(_encodable(printable(text), sys.stdout), flush=True)
+        shown = printable(text)
+        if sys.stdout.isatty():
+            shown = folded(shown, shutil.get_terminal_size().columns)
+        print(_encodable(shown, sys.stdout), flush=True)
 
     def error(self, text: str) -> None:
         """Print lines beside the output."""

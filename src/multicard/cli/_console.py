@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from multicard.core.terminal import plain
-from multicard.core.text import cut_apart, printable
+from multicard.core.text import cut_apart, folded, printable
 from multicard.core.units import heading, show
 from multicard.core.values import Cell
 
@@ -27,11 +27,16 @@ def console(stderr: bool = False) -> "Console":
 
 
 def say(*parts: "str | Table", stderr: bool = False) -> None:
-    """Print tables, and lines of text without interpreting markup in them."""
+    """Print tables, and lines of text without interpreting markup in them.
+
+    On a terminal, lines break between words.
+    """
     terminal = console(stderr)
     for part in parts:
         if isinstance(part, str):
-            terminal.print(plain(part), soft_wrap=True)
+            text = folded(printable(part), terminal.width) if terminal.is_terminal else part
+            for line in text.split("\n"):
+                terminal.print(plain(line), soft_wrap=True)
         else:
             terminal.print(part)
 

@@ -3,6 +3,7 @@
 import re
 import reprlib
 import string
+import textwrap
 from collections.abc import Mapping, Sequence
 
 _ESCAPED = r"\`*_[]<>#|&~$"
@@ -282,3 +283,35 @@ def gpu_name(name: object) -> str:
     ('NVIDIA A100-SXM4-40GB', 'NVIDIA A100-SXM4-40GB', 'Tesla T4')
     """
     return f"NVIDIA {name}" if _BARE_GPU.match(str(name)) else str(name)
+
+
+def folded(text: str, width: int) -> str:
+    """Return text broken between words into lines of at most `width` characters; all but the first are indented.
+
+    A word that is longer, such as a path, stays whole, and so does a command of multicard at the end: it moves to a
+    line of its own, so that it can be copied.
+
+    >>> print(folded("next, for what to try: multicard recommend 'my results'", 40))
+    next, for what to try:
+      multicard recommend 'my results'
+    >>> print(folded("about a minute left; run 2 of 4", 16))
+    about a minute
+      left; run 2 of
+      4
+    """
+    if len(text) <= width:
+        return text
+    ends_with_command = re.fullmatch(r"(.*?:) ((?:multicard|sed -i) .*)", text)
+    words, command = ends_with_command.groups() if ends_with_command else (text, None)
+    # Indentation in front is kept, as of an answer below its question.
+    margin = text[: len(text) - len(text.lstrip())]
+    lines = textwrap.wrap(
+        words,
+        width,
+        subsequent_indent=f"{margin}  ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    if command is not None:
+        lines.append(f"{margin}  {command}")
+    return "\n".join(lines)
