@@ -5,7 +5,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import RLock
@@ -28,6 +27,7 @@ DRAW_FIGURES = "draw_figures"
 LOCAL_RULES = {"prepare_data", "prepare_model"}
 # They may take long, so that a line says when they start.
 ANNOUNCED_RULES = {*LOCAL_RULES, "measure_machine"}
+SHUFFLED = "shuffled order, so that a machine that slows down affects all alike"
 LOOK_S = 1.0
 # Between lines about the queue, where they stay. The first comes when the jobs are in the queue that are submitted
 # together.
@@ -95,6 +95,8 @@ class Console:
         else:
             runs = "no run is missing: only what is made of the runs"
         self._line(f"{runs}; results: {self._folder}/; log: {_log_file()}")
+        if self._progress.total > 1:
+            self._line(SHUFFLED)
         if self._terminal.is_live or (self._prints_results and self.on_cluster):
             threading.Thread(target=self._watch, name="console", daemon=True).start()
 
@@ -177,10 +179,17 @@ class Console:
     def _print_results(self) -> None:
         if not self._has_begun:
             self._line("Nothing to be done: the results are there")
-        for scenario in self._plan.scenarios:
-            self._print_answer(scenario)
-        with suppress(UserError):  # not all was asked for
-            print_results(self._plan.experiment, _near(self._config))
+        scenarios = self._plan.scenarios
+        if len(scenarios) == 1:
+            # Its table and the answers that sum it up follow.
+            self._print_answer(*scenarios)
+        headlines = {scenario: self._wording.answer(scenario) for scenario in scenarios}
+        known = {scenario: headline for scenario, headline in headlines.items() if headline is not None}
+        try:
+            print_results(self._plan.experiment, _near(self._config), known)
+        except UserError:  # not all was asked for
+            for scenario in known:
+                self._print_answer(scenario)
 
     def _print_answer(self, scenario: str) -> None:
         """Print the answer of a scenario, once."""

@@ -9,7 +9,9 @@ import pytest
 from console_pipeline import Output, Pipeline, prepared
 from snakemake_interface_logger_plugins.common import LogEvent
 
+from multicard.cli._console import say
 from multicard.core.files import write_json
+from snakemake_logger_plugin_multicard.terminal import Terminal
 
 
 @pytest.fixture
@@ -47,6 +49,7 @@ def test_each_run_has_a_line_and_each_scenario_its_result(pipeline: Pipeline) ->
     # Two steps in 0.05 s.
     assert said.out.splitlines() == [
         "2 runs; results: results/; log: .snakemake/log",
+        "shuffled order, so that a machine that slows down affects all alike",
         "prepare the data set digits",
         f"run 1 of 2: {names[0]}: 25.0 ms per step",
         f"run 2 of 2: {names[1]}: failed, rank 0: no such file; log: results/runs/{second}/log.txt",
@@ -190,4 +193,20 @@ def test_where_nothing_is_to_be_done_the_results_are_shown(pipeline: Pipeline, f
     for _ in range(2):  # as Snakemake does
         pipeline.handler.close()
     assert pipeline.said().out.splitlines() == ["Nothing to be done: the results are there", "formats: as before"]
-    assert shown == [(pipeline.plan.experiment, Path("mine.yaml"))]
+    assert shown == [(pipeline.plan.experiment, Path("mine.yaml"), {"formats": "formats: as before"})]
+
+
+def test_lines_on_a_terminal_break_between_words_and_commands_stay_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    output = Output(monkeypatch, is_terminal=True)
+    Terminal(keeps_state=True).line("4 runs; results: results/mine/; log: .snakemake/log/2026-11-30T085822.549976.log")
+    command = "multicard run 'a file with spaces.yaml' --retry-failed"
+    say(f"next, to run again what did not complete: {command}")
+    lines = [line.removeprefix("\r\x1b[K") for line in output.getvalue().splitlines()]
+    assert lines == [
+        "4 runs; results: results/mine/; log:",
+        "  .snakemake/log/2026-11-30T085822.549976.log",
+        "next, to run again what did not",
+        "  complete:",
+        f"  {command}",
+    ]

@@ -1,10 +1,13 @@
 """Every command that multicard prints to go on with works as it is printed, whatever files are called."""
 
 import ast
+import json
 import re
 import shlex
+import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -51,9 +54,14 @@ def experiment(repeats: int) -> dict[str, Any]:
     return {"scenarios": {"a": scenario | {"repeats": repeats}}}
 
 
-def concluded(repeats: int, *rows: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> str:
+def concluded(
+    repeats: int,
+    *rows: dict[str, Any],
+    capsys: pytest.CaptureFixture[str],
+    write: Callable[[Any], str] = yaml.safe_dump,
+) -> str:
     """What is printed last of a finished experiment with these runs."""
-    CONFIG.write_text(yaml.safe_dump(experiment(repeats)))
+    CONFIG.write_text(write(experiment(repeats)))
     found = read_experiment(CONFIG)
     write_results(Path(found.results), rows)
     (Path(found.results) / "scenarios/s0").rename(Path(found.results) / "scenarios/a")
@@ -61,8 +69,22 @@ def concluded(repeats: int, *rows: dict[str, Any], capsys: pytest.CaptureFixture
     return capsys.readouterr().out.splitlines()[-1]
 
 
-def test_the_next_step_of_a_finished_experiment(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_next_step_of_a_finished_experiment_can_be_pasted_into_a_shell(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     said = concluded(1, *vision_runs(100.0, devices=1, strategy="ddp")[:1], capsys=capsys)
+    [change, again] = said.partition(": ")[2].split(" && ")
+    subprocess.run(["bash", "-c", change], check=True)
+    pasted(again, "--dry-run")
+    # Two seeds, now three times each.
+    assert "6 runs: 6 would run" in capsys.readouterr().out
+
+
+def test_the_next_step_where_no_line_of_the_file_states_the_repeats(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = vision_runs(100.0, devices=1, strategy="ddp")[0]
+    said = concluded(1, run, capsys=capsys, write=json.dumps)
     assert "set repeats: 3 in mein versuch.yaml" in said
     CONFIG.write_text(yaml.safe_dump(experiment(3)))
     [command] = commands_in(said)
@@ -92,7 +114,7 @@ def test_details_are_named_where_they_are_not_the_next_step(folder: Path, capsys
     run = {"iteration_time_s": 0.1, "devices": 1, "strategy": "ddp"}
     concluded(1, *vision_runs(100.0, **run)[:1], capsys=capsys)
     print_results(read_experiment(CONFIG), CONFIG)
-    details, _ = commands_in(capsys.readouterr().out)
+    [details] = commands_in(capsys.readouterr().out)
     assert details == "multicard recommend results-mein-versuch"
     pasted(details)
     assert "How sure: 1 repeat" in capsys.readouterr().out

@@ -93,6 +93,30 @@ def test_several_scenarios_have_no_tables(tmp_path: Path) -> None:
     )
 
 
+def test_answers_of_several_scenarios_come_last_each_below_its_question(tmp_path: Path) -> None:
+    write_results(tmp_path, [row(1, 0.1, disturbance="other processes: 1.5 CPUs")], [row(2, 0.1)], [row(4, 0.1)])
+    names = ("s0", "s1", "s2")
+    questions = {name: ASKED | {"question": f"What of {name}?"} for name in names}
+    experiment = Experiment.model_validate({"results": str(tmp_path), "scenarios": questions})
+    with redirect_stdout(io.StringIO()) as out:
+        print_results(experiment, Path("mine.yaml"), {"s0": "s0: 80 images/s", "s2": "s2: 320 images/s"})
+    *lines, _report, _following = out.getvalue().splitlines()
+    # The second scenario has no answer.
+    assert lines == [
+        "s0: Disturbed: 1 of 1 run (other processes: 1.5 CPUs); stop what else runs there, and measure again or with "
+        "more repeats",
+        "What of s0?",
+        "  s0: 80 images/s",
+        "What of s2?",
+        "  s2: 320 images/s",
+    ]
+
+
+def test_outcomes_are_shown_only_where_a_run_did_not_complete(tmp_path: Path) -> None:
+    assert " outcome " not in printed(tmp_path / "all", row(1, 0.1), row(2, 0.1))
+    assert " outcome " in printed(tmp_path / "one", row(1, 0.1), row(2, None, outcome="failed"))
+
+
 @pytest.mark.parametrize("bounds", [("_low", "_high"), ()], ids=["intervals", "single repeats"])
 def test_no_number_is_cut_at_any_width(bounds: tuple[str, ...]) -> None:
     values = {"iteration_time_s": 0.0997, "throughput_samples_per_s": 659.3, "speedup": 1.955, "efficiency": 0.977}

@@ -9,7 +9,7 @@ import pandas as pd
 from multicard.core.layout import NOT_RUN
 from multicard.core.text import counted, printable
 from multicard.results.configuration import MeasuredRun
-from multicard.results.notices import INCONSISTENT, NOTICES, PROFILED, TRACE, notices_by_subject
+from multicard.results.notices import INCONSISTENT, NOTICES, PROFILED, REMEDIES, TRACE, notices_by_subject
 from multicard.results.results import Results
 from multicard.results.tables import RUNS_INFO
 
@@ -17,12 +17,12 @@ from multicard.results.tables import RUNS_INFO
 LONGEST_NAME = 90
 
 
-def notes(results: Results, profiled: bool = False) -> list[str]:
+def notes(results: Results, profiled: bool = False, remedies: bool = False) -> list[str]:
     """Return lines about runs that have no numbers, are synthetic, ran in different environments, or have notices.
 
     Lines are plain text, which may be from files. There are none if all runs completed in the same environment and none
     has a notice. Notices that a record is inconsistent or a trace incomplete are left out. `profiled`: True to include
-    notices about the profiled window, because its numbers are shown.
+    notices about the profiled window, because its numbers are shown. `remedies`: True to end notices with what helps.
     """
     completed = _completed(results)
     notices_of_runs = [notices_by_subject(run.values) for run in completed]
@@ -30,7 +30,7 @@ def notes(results: Results, profiled: bool = False) -> list[str]:
     if not profiled:
         left_out.update(PROFILED)
     subjects = [subject for subject in NOTICES if subject not in left_out]
-    doubts = [_doubt(subject, notices_of_runs) for subject in subjects]
+    doubts = [_doubt(subject, notices_of_runs, remedies) for subject in subjects]
     return [
         *_runs_without_numbers(results),
         *_synthetic_line(results),
@@ -72,8 +72,11 @@ def _runs_without_numbers(results: Results) -> list[str]:
     return [f"Without numbers: {', '.join(counts)}"] if counts else []
 
 
-def _doubt(subject: str, notices_of_runs: Sequence[Mapping[str, str]]) -> str | None:
-    """Return a line with the number of runs that have a notice on a subject, and the first notice; None without any."""
+def _doubt(subject: str, notices_of_runs: Sequence[Mapping[str, str]], has_remedy: bool) -> str | None:
+    """Return a line with the number of runs that have a notice on a subject, and the first notice; None without any.
+
+    `has_remedy`: True to end it with what helps, if that is known.
+    """
     texts = [notices[subject] for notices in notices_of_runs if subject in notices]
     if not texts:
         return None
@@ -81,7 +84,8 @@ def _doubt(subject: str, notices_of_runs: Sequence[Mapping[str, str]]) -> str | 
     first = texts[0] if are_equal else f"the first: {texts[0]}"
     heading = subject[0].upper() + subject[1:]
     run_count = counted(len(notices_of_runs), "run")
-    return f"{heading}: {len(texts)} of {run_count} ({first})"
+    remedy = f"; {REMEDIES[subject]}" if has_remedy and subject in REMEDIES else ""
+    return f"{heading}: {len(texts)} of {run_count} ({first}){remedy}"
 
 
 def _synthetic_line(results: Results) -> list[str]:

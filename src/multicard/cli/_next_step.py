@@ -1,5 +1,6 @@
 """Command lines in messages, quoted for a shell."""
 
+import re
 import shlex
 from pathlib import Path
 
@@ -20,3 +21,22 @@ def next_step(purpose: str, *arguments: str | Path) -> str:
     'next, for the best configuration: multicard recommend results'
     """
     return f"next, {purpose}: {command_line(*arguments)}"
+
+
+def with_repeats(config: Path, repeats: int) -> str | None:
+    """Return the line that says how to repeat each run of a configuration file, whose runs have no repeats.
+
+    Its command sets the repeats in the file, so the file must state `repeats: 1` on a line of its own for each of its
+    scenarios, as that of `multicard scale` does. If it does not, return None.
+    """
+    from multicard.config.load import read_config
+    from multicard.core.system import read_or_none
+
+    text = read_or_none(lambda: config.read_text(encoding="utf-8")) or ""
+    content, _ = read_config(config) if text else ({}, "")
+    stated = re.findall(r"^ +repeats: 1$", text, re.M)
+    if not stated or len(stated) != len(content["scenarios"]):
+        return None
+    change = shlex.join(["sed", "-i", f"s/repeats: 1$/repeats: {repeats}/", str(config)])
+    purpose = f"for intervals by {repeats} repeats (finished runs are kept)"
+    return f"next, {purpose}: {change} && {command_line('run', config)}"

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from multicard.cli._console import console, say
-from multicard.cli._next_step import command_line, next_step
+from multicard.cli._next_step import command_line, next_step, with_repeats
 from multicard.core.errors import UserError
 from multicard.core.terminal import plain
 from multicard.core.text import counted
@@ -30,11 +30,14 @@ HOW_MUCH_FASTER = "how much faster"
 UNCOUNTED = "the samples of a step are unknown, so throughput is in steps and there is no speed-up: state them by"
 
 
-def print_results(experiment: "Experiment", config: Path) -> None:
+def print_results(experiment: "Experiment", config: Path, headlines: Mapping[str, str] | None = None) -> None:
     """Print what could change the results of the scenarios, where the report is, and what to do next.
 
     If there is a single scenario, a table of its configurations is printed first, and after what could change the
-    results stand the answers that sum them up. `config`: configuration file of the experiment.
+    results stand the answers that sum them up. Of several scenarios, the answer of each follows its question.
+
+    `config`: configuration file of the experiment. `headlines`: the answers of scenarios, by the names of those that
+    have one.
 
     Raises `UserError` if a scenario was not measured.
     """
@@ -53,15 +56,15 @@ def print_results(experiment: "Experiment", config: Path) -> None:
         results = Results.read_scenario(tables)
         outcomes |= {run.run: run.outcome for run in results.runs}
         if is_alone:
-            lines += _print_table(scenario.question, results)
+            lines += [*_print_table(scenario.question, results), *_cost_lines(results)]
             answers = _brief(results)
-        if is_alone:
-            lines += _cost_lines(results)
+        elif headlines and name in headlines:
+            answers += [scenario.question, f"  {headlines[name]}"]
         lines += [line if is_alone else f"{name}: {line}" for line in _lines_below(results)]
     lines += _changed_scripts(experiment)
     following = _next_step(experiment, config, outcomes)
     details = command_line("recommend", experiment.results)
-    if answers and not following.endswith(details):
+    if is_alone and answers and not following.endswith(details):
         answers.append(f"more: {details}")
     say(*dict.fromkeys(lines), *answers, f"report: {folder / 'report.html'}", following)
 
@@ -122,7 +125,7 @@ def _lines_below(results: "Results") -> list[str]:
 
     lines = list(headline(results).caveats)
     lines += [f"{count} cannot run here: {reason}" for reason, count in Counter(results.reasons_not_run()).items()]
-    return lines + notes(results, profiled=True)
+    return lines + notes(results, profiled=True, remedies=True)
 
 
 def _changed_scripts(experiment: "Experiment") -> Iterator[str]:
@@ -159,6 +162,9 @@ def _next_step(experiment: "Experiment", config: Path, outcomes: Mapping[str, st
         if not _launches(experiment):
             add = "for intervals, add rows with a column repeat to the table of traces, and read it again"
             return next_step(add, "analyze", "--as-runs", "TABLE", "--overwrite")
+        line = with_repeats(config, 3)
+        if line is not None:
+            return line
         change = f"for intervals, set repeats: 3 in {config} (finished runs are kept) and run it again"
         return next_step(change, "run", config)
     return next_step("for the best configuration and what to try", "recommend", experiment.results)
@@ -193,7 +199,8 @@ class Column(NamedTuple):
 def overview_tables(title: str, rows: "pd.DataFrame", measures: list[str], width: int) -> list["Table"]:
     """Return tables of configurations for the terminal: parameters, measures with their intervals, and outcomes.
 
-    `rows`: made by `answers.overview`. Measures that no configuration has are left out. Measures that do not fit into
+    `rows`: made by `answers.overview`. Measures that no configuration has are left out, and so are the outcomes if all
+    configurations completed. Measures that do not fit into
     `width` characters follow in further tables, so that no number is cut.
     """
     parameters = [
@@ -202,7 +209,8 @@ def overview_tables(title: str, rows: "pd.DataFrame", measures: list[str], width
         if name not in ("outcome", "reason") and not name.startswith(tuple(measures))
     ]
     columns = [_measure_column(rows, name) for name in measures if rows[name].notna().any()]
-    columns.append(Column("outcome", [str(outcome).replace("_", " ") for outcome in rows["outcome"]], "left"))
+    if (rows["outcome"] != "completed").any() or not columns:
+        columns.append(Column("outcome", [str(outcome).replace("_", " ") for outcome in rows["outcome"]], "left"))
     # Each table repeats the parameters, and the line at its right edge takes a character.
     available = width - 1 - sum(column.width for column in parameters)
     parts = _fitting_parts(columns, available)

@@ -179,3 +179,10 @@ NOTICES: dict[str, Callable[[KnownValues], str | None]] = {
     INCONSISTENT: lambda values: values.get("inconsistency"),
     TRACE: lambda values: values.get("trace_notice"),
 }
+
+# What helps, by the subject of a notice. The texts of other notices say it themselves, or nothing helps.
+REMEDIES: dict[str, str] = {
+    DISTURBED: "stop what else runs there, and measure again or with more repeats",
+    NOT_STATIONARY: "a longer warm-up (warmup_steps) or more steps may help",
+    WINDOW_DIFFERS: "parts of the step that a trace shows may not hold for the measured steps; raise profiled_steps",
+}
