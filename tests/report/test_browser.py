@@ -5,7 +5,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from made import HOSTILE, PLANS, QUESTION, REASON, judged, results
+from made import HOSTILE, PLANS, QUESTION, REASON, RUNS, judged, results
 
 from browser import CHROMIUM, Browser, browser
 from multicard.report.page import write_report
@@ -47,7 +47,7 @@ def test_the_page_itself_may_fetch_nothing(opened: Browser) -> None:
     tried = "fetch('http://127.0.0.1:9/').then(() => 'fetched', (error) => error.name)"
     assert opened.run(tried) == "TypeError"
     assert any("Content Security Policy" in line for line in opened.complaints)
-    # Nor does a script run.
+    # Nor does any script run but the page's own.
     opened.run("document.body.append(Object.assign(document.createElement('script'), {text: 'window.taken = true'}))")
     opened.run("document.body.insertAdjacentHTML('beforeend', '<img src=x onerror=\"window.taken = true\">')")
     opened.run("new Promise((done) => setTimeout(done, 100))")
@@ -60,7 +60,7 @@ def test_hostile_text_is_shown_as_the_text_that_it_is(opened: Browser) -> None:
     for shown in (QUESTION, REASON, f"killed {HOSTILE}", f"QLoRA is the smallest. {HOSTILE}"):
         assert shown in text
     assert HOSTILE in opened.run("document.querySelector('figure details').textContent")
-    assert opened.run("document.scripts.length") == 0
+    assert opened.run("document.scripts.length") == 1  # the page's own
     assert opened.run("document.querySelectorAll('a[href^=javascript], [onclick], [onerror]').length") == 0
 
 
@@ -123,3 +123,52 @@ def test_text_stands_out_in_light_and_in_dark(opened: Browser, page: Path, schem
     assert [each for each in contrasts if each[0] < 4.5] == []
     brightness = opened.run("getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)")
     assert max(brightness) < 60 if scheme == "dark" else min(brightness) > 200
+
+
+ROWS = "[...document.querySelectorAll('#all-runs tbody tr')].filter((row) => !row.hidden)"
+NAMES = f"{ROWS}.map((row) => row.cells[0].title)"
+VISION, LLM, GPUS = [name for name, *_ in RUNS[:4]], [name for name, *_ in RUNS[4:6]], [RUNS[6][0]]
+
+
+def clicks(browser: Browser, heading: str) -> None:
+    """Click on a heading of the table of runs."""
+    button = f"[...document.querySelectorAll('#all-runs th button')].find((it) => it.textContent === '{heading}')"
+    browser.run(f"{button}.click()")
+
+
+def test_the_table_of_runs_sorts_by_any_column_with_empty_cells_last(opened: Browser) -> None:
+    assert opened.run(NAMES) == [*VISION, *LLM, *GPUS]
+    clicks(opened, "Iteration time (s)")
+    # 80, 100, 120 ms, 1.5 and 10.25 s: as text, 10.25 would come before 1.5. Two runs have none.
+    rising = [VISION[2], VISION[0], VISION[1], *LLM]
+    assert opened.run(NAMES) == [*rising, VISION[3], *GPUS]
+    assert opened.run("document.querySelector('#all-runs [aria-sort]').ariaSort") == "ascending"
+    clicks(opened, "Iteration time (s)")
+    assert opened.run(NAMES) == [*reversed(rising), VISION[3], *GPUS]
+    clicks(opened, "Iteration time (s)")
+    assert opened.run(NAMES) == [*VISION, *LLM, *GPUS]
+    clicks(opened, "Scenario")
+    assert opened.run(NAMES) == [*GPUS, *VISION, *LLM]
+
+
+def test_the_table_of_runs_shows_the_rows_with_all_words_and_choices(opened: Browser) -> None:
+    typed = "(words) => { const field = document.querySelector('.filter input'); field.value = words; "
+    typed += "field.dispatchEvent(new Event('input', {bubbles: true})); }"
+    opened.run(f"({typed})('CPU2 r')")
+    assert opened.run(NAMES) == VISION[2:]
+    assert opened.run("document.querySelector('.filter output').textContent") == "2 of 7 runs"
+    chosen = "[...document.querySelectorAll('.filter label')].find((it) => it.textContent.startsWith('Outcome'))"
+    opened.run(f"(() => {{ const field = {chosen}.querySelector('select'); field.value = 'out of memory'; "
+               "field.dispatchEvent(new Event('input', {bubbles: true})); })()")  # fmt: skip
+    assert opened.run(NAMES) == [VISION[3]]
+    opened.run("document.querySelector('.filter button').click()")
+    opened.wait(f"{ROWS}.length === 7")
+
+
+def test_without_scripts_the_page_is_whole_and_has_no_controls(chromium: Browser, page: Path) -> None:
+    chromium.scripts(allowed=False)
+    chromium.open(page)
+    assert chromium.run(NAMES) == [*VISION, *LLM, *GPUS]
+    controls = "[...document.querySelectorAll('button, input, select')].filter((it) => it.checkVisibility())"
+    assert chromium.run(f"{controls}.length") == 0
+    assert chromium.run("document.querySelectorAll('figure img').length") == 3

@@ -1,6 +1,7 @@
 """The report as one self-contained HTML file; the same input gives the same bytes."""
 
 import base64
+import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -100,7 +101,8 @@ class IncompleteRuns(NamedTuple):
 def write_report(folder: Path, out: Path, plans: Mapping[str, ScenarioPlan]) -> None:
     """Write the report of a results folder to `out`. Arguments and errors are those of `read_contents`.
 
-    All text of the results is escaped, so that none of it runs as a script.
+    All text of the results is escaped, so that none of it runs as a script. The page's own script is named by its
+    digest in the policy of the page, so that browsers run no other.
     """
     contents = read_contents(folder, plans)
     template = html_template(
@@ -108,9 +110,12 @@ def write_report(folder: Path, out: Path, plans: Mapping[str, ScenarioPlan]) -> 
         {"words": in_words, "numbers": numbers_table, "picture": _picture},
     )
     figure_numbers = count(1)
+    script = Path(__file__).with_name("page.js").read_text(encoding="utf-8")
     searches = [figure_files(folder, f"{SEARCHES}/{path.stem}") for path in search_tables(folder)]
     text = template.render(
         style=Markup(Path(__file__).with_name("page.css").read_text(encoding="utf-8")),
+        script=Markup(script),
+        script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii"),
         scenarios=[_scenario_section(scenario, contents.records, figure_numbers) for scenario in contents.scenarios],
         paper=PAPER,
         runs=run_table(contents),

@@ -21,6 +21,8 @@ BOUNDS = ("_low", "_high")  # endings of the columns with the bounds of a measur
 MEASURES = (
     "devices", "iteration_time_s", "throughput_samples_per_s", "tokens_per_s", "peak_memory_bytes", "mfu", "bound",
 )  # fmt: skip
+# Columns of the table of runs by whose values a reader can choose rows.
+CHOICES = ("scenario", "outcome", "devices", "bound")
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,7 @@ class PageTable:
     has_intervals: bool = False  # True if values have their intervals in brackets
     # Full name of each row, if the cells of the first column abbreviate them; else empty.
     full_names: list[str] = field(default_factory=list)
+    choices: tuple[str, ...] = ()  # headings of columns by whose values a reader can choose rows
 
 
 class _Column(NamedTuple):
@@ -125,7 +128,8 @@ def run_table(contents: ReportContents) -> PageTable:
     abbreviated_names = names.groupby(data["scenario"]).transform(_abbreviated)
     unnamed_values = _unnamed_values(measures).reindex(data.index).fillna("")
     data.insert(0, "run", unnamed_values + abbreviated_names)
-    return replace(numbers_table(data, most=len(data)), full_names=list(names))
+    choices = tuple(in_words(name) for name in CHOICES)
+    return replace(numbers_table(data, most=len(data)), full_names=list(names), choices=choices)
 
 
 def _run_data(runs: pd.DataFrame, measures: pd.DataFrame) -> pd.DataFrame:

@@ -1,0 +1,93 @@
+// What the page can do where scripts run: without them it is complete, and the controls stay hidden.
+"use strict";
+
+// A cell of numbers may have its interval in brackets after the value, and commas between thousands.
+function valueOf(cell) {
+  return parseFloat(cell.textContent.replaceAll(",", "").replace("\u2212", "-"));
+}
+
+function compareCells(a, b, isNumber) {
+  if (isNumber) return valueOf(a) - valueOf(b);
+  return a.textContent.localeCompare(b.textContent, "en", { numeric: true });
+}
+
+function isEmpty(cell, isNumber) {
+  return isNumber ? Number.isNaN(valueOf(cell)) : cell.textContent.trim() === "";
+}
+
+// Sorts the rows by a column; empty cells come last, whichever the direction. Equal rows keep their order.
+function sortRows(table, column, isNumber, direction) {
+  const body = table.tBodies[0];
+  const rows = [...body.rows].sort((a, b) => {
+    const [first, second] = [a.cells[column], b.cells[column]];
+    const emptiness = isEmpty(first, isNumber) - isEmpty(second, isNumber);
+    if (emptiness || isEmpty(first, isNumber)) return emptiness;
+    return direction * compareCells(first, second, isNumber);
+  });
+  body.append(...rows);
+}
+
+function makeSortable(table) {
+  const original = [...table.tBodies[0].rows];
+  const headings = [...table.tHead.rows[0].cells];
+  for (const [column, heading] of headings.entries()) {
+    if ("unsorted" in heading.dataset) continue;
+    const button = document.createElement("button");
+    button.type = "button";
+    button.className = "sort";
+    button.append(...heading.childNodes);
+    heading.append(button);
+    button.addEventListener("click", () => {
+      const next = { none: "ascending", ascending: "descending", descending: "none" };
+      const order = next[heading.ariaSort || "none"];
+      for (const other of headings) other.removeAttribute("aria-sort");
+      table.tBodies[0].append(...original);
+      if (order === "none") return;
+      heading.ariaSort = order;
+      sortRows(table, column, heading.classList.contains("number"), order === "ascending" ? 1 : -1);
+    });
+  }
+}
+
+// A cell may name several things, such as all scenarios of a run.
+function namesIn(cell) {
+  return cell.textContent.split(", ").map((name) => name.trim());
+}
+
+function makeFilter(form) {
+  const table = document.getElementById(form.dataset.table);
+  const rows = [...table.tBodies[0].rows];
+  const headings = [...table.tHead.rows[0].cells];
+  const search = form.querySelector("input[type=search]");
+  const status = form.querySelector("output");
+  const choices = [];
+  for (const [column, heading] of headings.entries()) {
+    if (!("choice" in heading.dataset)) continue;
+    const names = [...new Set(rows.flatMap((row) => namesIn(row.cells[column])))].filter(Boolean);
+    if (names.length < 2) continue;
+    names.sort((a, b) => a.localeCompare(b, "en", { numeric: true }));
+    const select = document.createElement("select");
+    select.append(new Option("all", ""), ...names.map((name) => new Option(name, name)));
+    const label = document.createElement("label");
+    label.append(`${heading.textContent.trim()} `, select);
+    status.before(label, " ");
+    choices.push({ column, select });
+  }
+  const show = () => {
+    const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
+    for (const row of rows) {
+      const text = `${row.textContent} ${row.cells[0].title}`.toLowerCase();
+      const isChosen = ({ column, select }) => !select.value || namesIn(row.cells[column]).includes(select.value);
+      row.hidden = !words.every((word) => text.includes(word)) || !choices.every(isChosen);
+    }
+    const shown = rows.filter((row) => !row.hidden).length;
+    status.textContent = shown === rows.length ? "" : `${shown} of ${rows.length} runs`;
+  };
+  form.addEventListener("input", show);
+  form.addEventListener("reset", () => setTimeout(show));
+  form.addEventListener("submit", (event) => event.preventDefault());
+  form.hidden = false;
+}
+
+for (const table of document.querySelectorAll("table.numbers")) makeSortable(table);
+for (const form of document.querySelectorAll("form.filter")) makeFilter(form);
