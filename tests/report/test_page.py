@@ -203,6 +203,40 @@ def test_a_run_named_like_a_path_is_not_followed(copy: Path) -> None:
     assert "../runs/llm_tiny_lora_chats_cpu1_bf16_r1" not in read_contents(copy, PLANS).records
 
 
+def test_a_run_links_to_its_files_that_exist_and_to_no_other(copy: Path, tmp_path: Path) -> None:
+    run = copy / "runs" / "llm_tiny_lora_chats_cpu1_bf16_r1"
+    (run / "log.txt").write_text("step 1")
+    (run / "trace").mkdir()
+    (run / "trace/captured.json").write_text("{}")  # states that nothing was captured
+    assert _addresses(written(copy, {"techniques": PLANS["techniques"]}), "runs") == [
+        "runs/llm_tiny_lora_chats_cpu1_bf16_r1/log.txt", "runs/llm_tiny_lora_chats_cpu1_bf16_r1/",
+        "runs/llm_tiny_dpo_chats_cpu1_bf16_r1/",
+    ]  # fmt: skip
+    (run / "trace/rank0.json.gz").write_bytes(b"")
+    write_report(copy, tmp_path / "else where/page.html", {"techniques": PLANS["techniques"]})
+    addresses = _addresses((tmp_path / "else where/page.html").read_text(), "runs")
+    assert addresses[1] == "../results/runs/llm_tiny_lora_chats_cpu1_bf16_r1/trace/"
+    assert len(addresses) == 4
+
+
+def test_a_figure_links_to_its_files_that_exist(page: str) -> None:
+    assert _addresses(page, "figures")[:3] == [
+        f"figures/processes/iteration_time.{suffix}" for suffix in ("svg", "png", "csv")
+    ]
+
+
+def test_a_run_named_like_a_path_has_no_links(copy: Path) -> None:
+    path = copy / "scenarios" / "gpus" / "runs.csv"
+    path.write_text(path.read_text().replace("vision_digits_32px_ddp-ds_cuda8_fp32_r1", "../runs"))
+    assert _addresses(written(copy, FEW), "runs") == []
+
+
+def _addresses(page: str, name: str) -> list[str]:
+    """Return the addresses of all links of a section that lead out of the page."""
+    whole = page.partition(f'<section id="{name}"')[2].partition('<section id="claims"')[0]
+    return re.findall(r'<a href="([^#"h][^"]*)"', whole)
+
+
 @pytest.mark.parametrize(
     ("file", "content", "line"),
     [

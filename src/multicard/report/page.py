@@ -4,7 +4,7 @@ import base64
 import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 from typing import NamedTuple
@@ -21,6 +21,7 @@ from multicard.figures.catalog import PAPER, Drawing, load_drawing
 from multicard.papers.verdicts import NOT_MEASURED
 from multicard.programs import program_of
 from multicard.report.environment import environment, machine_limits
+from multicard.report.links import figure_links, run_links
 from multicard.report.results import (
     FigureFiles,
     ReportContents,
@@ -107,8 +108,16 @@ def write_report(folder: Path, out: Path, plans: Mapping[str, ScenarioPlan]) -> 
     contents = read_contents(folder, plans)
     template = html_template(
         Path(__file__).with_name("page.html.j2"),
-        {"words": in_words, "numbers": numbers_table, "picture": _picture},
+        {
+            "words": in_words,
+            "numbers": numbers_table,
+            "picture": _picture,
+            "run_links": lambda run: run_links(folder, run, out),
+            "figure_links": lambda path_in_results: figure_links(folder, path_in_results, out),
+        },
     )
+    runs = run_table(contents)
+    links_of_runs = [run_links(folder, run, out) for run in runs.full_names]
     figure_numbers = count(1)
     script = Path(__file__).with_name("page.js").read_text(encoding="utf-8")
     searches = [figure_files(folder, f"{SEARCHES}/{path.stem}") for path in search_tables(folder)]
@@ -118,7 +127,7 @@ def write_report(folder: Path, out: Path, plans: Mapping[str, ScenarioPlan]) -> 
         script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii"),
         scenarios=[_scenario_section(scenario, contents.records, figure_numbers) for scenario in contents.scenarios],
         paper=PAPER,
-        runs=run_table(contents),
+        runs=replace(runs, links=links_of_runs if any(links_of_runs) else []),
         incomplete=_incomplete_runs(contents.runs),
         claims=_claims(contents),
         not_measured=NOT_MEASURED,

@@ -9,6 +9,7 @@ from pandas.api.types import is_bool_dtype, is_number, is_numeric_dtype
 from multicard.config.experiment import is_parameter
 from multicard.config.wording import value_words
 from multicard.core.units import ARGS_PREFIX, heading, number, unit_for, units_of
+from multicard.report.links import Link
 from multicard.report.results import ReportContents
 from multicard.results.notices import notices
 
@@ -38,6 +39,9 @@ class PageTable:
     has_intervals: bool = False  # True if values have their intervals in brackets
     # Full name of each row, if the cells of the first column abbreviate them; else empty.
     full_names: list[str] = field(default_factory=list)
+    links: list[list[Link]] = field(
+        default_factory=list
+    )  # links to files of each row; empty if no row has a cell for them
     choices: tuple[str, ...] = ()  # headings of columns by whose values a reader can choose rows
 
 
