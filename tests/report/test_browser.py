@@ -8,7 +8,9 @@ import pytest
 from made import HOSTILE, PLANS, QUESTION, REASON, RUNS, judged, results
 
 from browser import CHROMIUM, Browser, browser
+from factories import vision_runs, write_results
 from multicard.report.page import write_report
+from multicard.report.results import ScenarioPlan
 
 pytestmark = [
     pytest.mark.rare,
@@ -163,6 +165,23 @@ def test_the_table_of_runs_shows_the_rows_with_all_words_and_choices(opened: Bro
     assert opened.run(NAMES) == [VISION[3]]
     opened.run("document.querySelector('.filter button').click()")
     opened.wait(f"{ROWS}.length === 7")
+
+
+def test_a_button_copies_each_setting_to_try(chromium: Browser, tmp_path: Path) -> None:
+    folder = write_results(tmp_path / "results", vision_runs(100.0, data_share=0.4))
+    write_report(folder, folder / "report.html", {"s0": ScenarioPlan()})
+    chromium.scripts(allowed=True)
+    chromium.open(folder / "report.html")
+    chromium.run("navigator.clipboard.writeText = async (text) => { window.copied = text; }")
+    codes = chromium.run("[...document.querySelectorAll('.try code')].map((code) => code.textContent)")
+    settings = [text for text in codes if ": " in text]
+    assert "loader: dali" in settings and "higher num_workers" in codes
+    assert chromium.run("[...document.querySelectorAll('.copy')].map((it) => it.title)") == [
+        f"Copy {text}" for text in settings
+    ]
+    chromium.run("document.querySelector('.copy').click()")
+    assert chromium.run("window.copied") == settings[0]
+    chromium.wait("document.querySelector('.copy').textContent === 'Copied'")
 
 
 def test_without_scripts_the_page_is_whole_and_has_no_controls(chromium: Browser, page: Path) -> None:

@@ -89,5 +89,34 @@ function makeFilter(form) {
   form.hidden = false;
 }
 
+// True for what a configuration file or a shell takes as it stands: `compile: true`, but not `higher batch_size`.
+function canBePasted(text) {
+  return /^[\w.-]+: \S/.test(text) || text.startsWith("multicard ");
+}
+
+function addCopyButton(code) {
+  const button = document.createElement("button");
+  button.type = "button";
+  button.className = "copy";
+  button.textContent = "Copy";
+  button.title = `Copy ${code.textContent}`;
+  button.ariaLive = "polite";
+  button.addEventListener("click", async () => {
+    try {
+      await navigator.clipboard.writeText(code.textContent);
+      button.textContent = "Copied";
+    } catch {
+      // Browsers give no clipboard to a page from a server without encryption: the reader copies what is selected.
+      getSelection().selectAllChildren(code);
+      button.textContent = "Press Ctrl+C";
+    }
+    setTimeout(() => { button.textContent = "Copy"; }, 3000);
+  });
+  code.after(" ", button);
+}
+
+for (const code of document.querySelectorAll(".try code")) {
+  if (canBePasted(code.textContent)) addCopyButton(code);
+}
 for (const table of document.querySelectorAll("table.numbers")) makeSortable(table);
 for (const form of document.querySelectorAll("form.filter")) makeFilter(form);

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pandas as pd
 from markupsafe import Markup
 
-from multicard.answers.answer import GREW, HOW_MANY, Answer
+from multicard.answers.answer import GREW, HOW_MANY, NEXT, Answer
 from multicard.answers.choice.advice import JobAdvice
 from multicard.core.files import atomic_write
 from multicard.core.layout import NOT_RUN, OUTCOMES, SEARCHES, machine_records, search_tables
@@ -127,6 +127,7 @@ def write_report(folder: Path, out: Path, plans: Mapping[str, ScenarioPlan]) -> 
         script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii"),
         scenarios=[_scenario_section(scenario, contents.records, figure_numbers) for scenario in contents.scenarios],
         paper=PAPER,
+        try_next=NEXT,
         runs=replace(runs, links=links_of_runs if any(links_of_runs) else []),
         incomplete=_incomplete_runs(contents.runs),
         claims=_claims(contents),
