@@ -15,7 +15,9 @@ from conftest import refusal
 from factories import Row, vision_runs, write_results
 from machine.machine_record import record as machine_record
 from multicard.answers.choice.recommend import advise
+from multicard.config.figures import FIGURES
 from multicard.core.files import write_json
+from multicard.figures.catalog import load_drawing
 from multicard.figures.draw import draw, save
 from multicard.figures.search import draw_search
 from multicard.report.environment import environment
@@ -305,6 +307,23 @@ def test_every_figure_has_the_lines_about_runs_without_numbers(page: str, folder
     }  # fmt: skip
     assert page.count("<li>Without numbers: 1 out of memory.</li>") == 1
     assert '<span class="badge out-of-memory">1 out of memory</span>' in section(page, "overview")
+
+
+def test_how_figures_are_read_stands_once_and_below_each_is_what_is_its_own(page: str) -> None:
+    assert page.count("95% confidence intervals, by the scatter of all configurations") == 1
+    captions = re.findall(r"<figcaption>\s*(.*?)\n", page)
+    assert (
+        captions[0] == "Time is elapsed time per optimizer step. Throughput counts every sample once, and no padding."
+    )
+    [described] = re.findall(r'alt="(Iteration time.*?)">', page)
+    assert "no padding" not in described  # a screen reader reads the caption once
+
+
+def test_captions_of_the_page_have_a_third_of_the_words_of_full_ones() -> None:
+    drawings = [load_drawing(name) for name in FIGURES]
+    words = [(len(drawing.brief.split()), len(drawing.caption.split())) for drawing in drawings]
+    assert sum(brief for brief, _ in words) < sum(full for _, full in words) / 3
+    assert all(brief < full for brief, full in words)
 
 
 def test_a_picture_has_greys_for_the_dark_and_keeps_its_hues(page: str) -> None:

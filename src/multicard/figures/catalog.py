@@ -24,6 +24,13 @@ POINTS = (
 BARS = f"Bars are means over repeats, small dots single repeats. Whiskers {REPEATS}."
 HOLLOW = "A hollow mark is not significant at the 5% level, corrected by Holm's method for all points of the figure."
 SUMMED = "Overlapping durations add up, so this is not wall time. Bars are means over repeats."
+# What many captions say, once for a page of many figures.
+HOW_TO_READ = (
+    "Marks and bars are means over repeats, of ratios geometric means of those paired by repeat; small dots are single "
+    "repeats. Whiskers are 95% confidence intervals, by the scatter of all configurations of the figure; a single "
+    "repeat has none, and an arrow marks one that goes on. A hollow mark of a gain or of overhead is not significant "
+    "at the 5% level, corrected for all points of the figure."
+)
 
 # The paper that `Drawing.paper_figure` calls A, and its address.
 PAPER = "Lawenda et al., arXiv 2503.15252", "https://arxiv.org/abs/2503.15252"
@@ -44,6 +51,9 @@ class Drawing:
         The question that the figure answers.
     caption
         How to read the figure, and what it does not show, as plain text.
+    brief
+        What distinguishes this figure from others, in a third of the caption's words: for pages of many figures, which
+        say once how all are read (`HOW_TO_READ`).
     profiled
         True if the figure shows the profiled window. Notes above it then include doubts about that window.
     paper_figure
@@ -53,17 +63,21 @@ class Drawing:
     draw: Draw
     question: str
     caption: str
+    brief: str
     profiled: bool
     paper_figure: str | None
 
 
 def figure(
-    question: str, caption: str, *, profiled: bool = False, paper_figure: str | None = None
+    question: str, caption: str, *, brief: str = "", profiled: bool = False, paper_figure: str | None = None
 ) -> Callable[[Draw], Drawing]:
-    """Return a decorator that makes a `Drawing` from a function that draws; the arguments are fields of `Drawing`."""
+    """Return a decorator that makes a `Drawing` from a function that draws; the arguments are fields of `Drawing`.
+
+    `brief`: by default the caption.
+    """
 
     def make_drawing(draw: Draw) -> Drawing:
-        return Drawing(draw, question, caption, profiled, paper_figure)
+        return Drawing(draw, question, caption, brief or caption, profiled, paper_figure)
 
     return make_drawing
 

@@ -44,6 +44,8 @@ RESIDENT = "resident (CPU process)"
     "Iteration time: elapsed time per optimizer step. Peak memory: the highest of any rank; on a GPU what PyTorch "
     "allocated, on a CPU the resident memory of the process, most of which is libraries. DPO processes both answers of "
     f"a sample. {BARS} Where a run did not complete, its outcome takes the place of the bar.",
+    brief="Time per optimizer step, and the highest memory of any rank (on a CPU mostly libraries). DPO processes "
+    "both answers of a sample.",
 )
 def techniques(results: Results) -> tuple[Figure, pd.DataFrame]:
     """Draw iteration time (left) and peak memory (right): a group of bars per technique, a bar per number of devices.
@@ -93,6 +95,8 @@ def _group_height_in(bars: pd.DataFrame) -> float:
     "and hours are uncertain together, so they point at the origin. What learns otherwise (global batch size, "
     "precision, learning rate, technique) has another colour, and is not the same training. Each job has a panel. "
     "Where the length of a pass is not known, the training has a million samples.",
+    brief="The whole training at the measured throughput, without start, tests and saving. A line joins the fastest; "
+    "a hollow mark is no better in time or in hours than another. Another colour is not the same training.",
 )
 def tradeoff(results: Results) -> tuple[Figure, pd.DataFrame]:
     """Draw the time of a whole training against its device-hours: a panel per job, a mark per configuration.
@@ -226,6 +230,7 @@ def _join_the_fastest(axes: Axes, rows: pd.DataFrame, scale: float, colour: Colo
     "How much energy does an image, or a token, cost?",
     "Energy of all GPUs in the measured steps, from NVML's counter: for vision runs per processed image, for LLM runs "
     f"per token without padding. {POINTS} CPUs, memory, fans and idle GPUs are not metered.",
+    brief="All GPUs in the measured steps, by NVML's counter. CPUs, fans and idle GPUs are not metered.",
 )
 def energy(results: Results) -> tuple[Figure, pd.DataFrame]:
     """Draw the energy of the GPUs per sample, or per token for LLM runs, over the number of devices.
@@ -255,6 +260,8 @@ def energy(results: Results) -> tuple[Figure, pd.DataFrame]:
     "allocator, which keeps what tensors release), and used by everything on the GPU (by NVML, before any test: CUDA's "
     "context and NCCL's buffers too); with CPU processes the resident memory of any of them, most of it libraries. "
     f"{BARS} Where a run did not complete, its outcome takes the place of the bar.",
+    brief="Highest peak of any device in the measured steps: of tensors, of PyTorch's allocator, and of all on the "
+    "GPU; on CPUs of the process, mostly libraries.",
 )
 def memory(results: Results) -> tuple[Figure, pd.DataFrame]:
     """Draw the peak memory of the fullest device: a group of bars per configuration, a bar per kind of memory.

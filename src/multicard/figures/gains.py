@@ -22,11 +22,13 @@ GAIN = (
     "Speed gain: time per step without the setting divided by time per step with it, minus 1, all other parameters "
     f"being equal. Marks are geometric means of the ratios of repeats, small dots these. Whiskers {RATIOS}. {HOLLOW}"
 )
+BRIEF_GAIN = "Time per step without the setting over time with it, minus 1, all else being equal."
 
 
 @figure(
     "What does a lower precision gain, for which image sizes and how many devices?",
     f"{GAIN} It is a gain only where accuracy is preserved (figure accuracy).",
+    brief=f"{BRIEF_GAIN} It is a gain only where accuracy is preserved.",
 )
 def gain_precision(results: Results) -> tuple[Figure, pd.DataFrame]:
     """Draw the gain of each lower precision over the highest; see `_draw_gain`."""
@@ -36,6 +38,7 @@ def gain_precision(results: Results) -> tuple[Figure, pd.DataFrame]:
 @figure(
     "What does pinned memory gain, and does the gain shrink with more devices?",
     f"{GAIN} On a CPU nothing is pinned and the gain is zero.",
+    brief=f"{BRIEF_GAIN} On a CPU nothing is pinned.",
 )
 def gain_pin_memory(results: Results) -> tuple[Figure, pd.DataFrame]:
     """Draw the gain of pinned over pageable memory; see `_draw_gain`."""
@@ -46,13 +49,14 @@ def gain_pin_memory(results: Results) -> tuple[Figure, pd.DataFrame]:
     "What does NVIDIA DALI gain over PyTorch's DataLoader?",
     f"{GAIN} Where the GPU is always busy, a faster loader cannot help. Of images in arrays (stored_size: null) "
     "nothing is decoded, so they do not show what DALI can do.",
+    brief=f"{BRIEF_GAIN} Images in arrays are not decoded, so they do not show what DALI can do.",
 )
 def gain_loader(results: Results) -> tuple[Figure, pd.DataFrame]:
     """Draw the gain of DALI over the DataLoader; see `_draw_gain`."""
     return _draw_gain(results, "loader")
 
 
-@figure("What does the memory layout NHWC gain over NCHW?", GAIN)
+@figure("What does the memory layout NHWC gain over NCHW?", GAIN, brief=BRIEF_GAIN)
 def gain_layout(results: Results) -> tuple[Figure, pd.DataFrame]:
     """Draw the gain of NHWC over NCHW; see `_draw_gain`."""
     return _draw_gain(results, "layout")
@@ -61,13 +65,14 @@ def gain_layout(results: Results) -> tuple[Figure, pd.DataFrame]:
 @figure(
     "What does binding each rank to the CPUs next to its GPU gain?",
     f"{GAIN} A machine with a single NUMA node has nothing to bind to.",
+    brief=f"{BRIEF_GAIN} A machine with a single NUMA node has nothing to bind to.",
 )
 def gain_binding(results: Results) -> tuple[Figure, pd.DataFrame]:
     """Draw the gain of binding ranks to CPUs; see `_draw_gain`."""
     return _draw_gain(results, "binding")
 
 
-@figure("What do PyTorch's own performance settings gain over the papers' settings?", GAIN)
+@figure("What do PyTorch's own performance settings gain over the papers' settings?", GAIN, brief=BRIEF_GAIN)
 def gain_preset(results: Results) -> tuple[Figure, pd.DataFrame]:
     """Draw the gain of the tuned settings over the papers'; see `_draw_gain`."""
     return _draw_gain(results, "preset")
@@ -77,6 +82,7 @@ def gain_preset(results: Results) -> tuple[Figure, pd.DataFrame]:
     "Is a run slower because it has a profiler, before this records anything?",
     f"{GAIN} The setting is the profiler that was used; the steps are those of the measured window, in which it does "
     "not record, so a gain below zero is its cost.",
+    brief=f"{BRIEF_GAIN} The profiler does not record in these steps; a gain below zero is its cost.",
 )
 def gain_profiler(results: Results) -> tuple[Figure, pd.DataFrame]:
     """Draw the gain of each profiler over none; see `_draw_gain`."""
@@ -153,6 +159,8 @@ def _gains_of_repeats(measures: pd.DataFrame, parameter: str, base: object, equa
     "Part of the time that is saved by runs without it: without loading (the batches of the warm-up come again and "
     "again), without communication (ranks exchange no gradients), and without both, which may save more or less than "
     f"the two: parts overlap, or compete. Such runs train nothing. Whiskers {RATIOS}.",
+    brief="Share of the time that is saved without a part; such runs train nothing. Parts overlap or compete, so "
+    "what they save does not add up.",
 )
 def ablation(results: Results) -> tuple[Figure, pd.DataFrame]:
     """Draw the share of the time that each part of a step costs: a panel per number of devices, a row per part.
@@ -191,6 +199,7 @@ def ablation(results: Results) -> tuple[Figure, pd.DataFrame]:
     "How much longer a step takes in the profiled window than in the measured one. Marks are geometric means over "
     f"repeats, small dots single repeats. Whiskers {RATIOS}. {HOLLOW} Numbers from the trace (shares, CUDA calls, "
     "kernels, transfers) include this overhead; all other times come from steps during which no profiler records.",
+    brief="Steps while the profiler records against measured steps. Only numbers from the trace include this.",
     profiled=True,
 )
 def profiler_overhead(results: Results) -> tuple[Figure, pd.DataFrame]:

@@ -34,6 +34,7 @@ THROUGHPUTS = {
     "Iteration time: elapsed time per optimizer step. Throughput: for vision runs and scripts, distinct training "
     "samples per second (under plain ddp all ranks process the same samples, which count once); for LLM runs, tokens "
     f"per second without padding; for scripts whose samples are not known, steps per second. {POINTS}",
+    brief="Time is elapsed time per optimizer step. Throughput counts every sample once, and no padding.",
     paper_figure="A, figures 1 and 4",
 )
 def iteration_time(results: Results) -> tuple[Figure, pd.DataFrame]:
@@ -66,6 +67,8 @@ def iteration_time(results: Results) -> tuple[Figure, pd.DataFrame]:
     "and the axis of devices says whether scaling is weak or strong. Marks are geometric means of the ratios of "
     f"repeats, small dots single repeats. Whiskers {RATIOS}. Under weak scaling the same number of passes over the "
     "data means fewer updates.",
+    brief="Throughput relative to one device (strategy single where it was measured), and that per device. The thin "
+    "line is ideal scaling. Under weak scaling the same number of passes means fewer updates.",
     paper_figure="A, figures 1 and 4",
 )
 def speedup(results: Results) -> tuple[Figure, pd.DataFrame]:
@@ -97,6 +100,8 @@ def speedup(results: Results) -> tuple[Figure, pd.DataFrame]:
     "passes were cut short it is extrapolated from the measured steps. Efficiency: speed-up over one device, divided "
     "by the number of devices; the thin line is ideal scaling. Marks are means over repeats, of efficiency geometric "
     f"means of ratios, small dots single repeats. Whiskers {REPEATS}.",
+    brief="Time of a pass over the training data, without evaluation; and speed-up per device. The thin line is "
+    "ideal scaling.",
     paper_figure="A, figure 2",
 )
 def image_size_scaling(results: Results) -> tuple[Figure, pd.DataFrame]:

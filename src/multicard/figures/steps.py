@@ -69,6 +69,8 @@ LEAST_SHARE = 1e-3
     "mean over ranks and measured steps, mean over repeats. With several ranks the backward phase includes gradient "
     "synchronization. On a GPU a phase lasts from when the device reaches its beginning until it reaches its end, on a "
     "CPU from call to call; what a GPU does meanwhile, the figure utilization shows.",
+    brief="Mean over ranks and measured steps, by each rank's own clock. With several ranks, backward includes "
+    "gradient synchronization.",
 )
 def step_breakdown(results: Results) -> tuple[Figure, pd.DataFrame]:
     """Draw the mean time of each phase of a step: a bar per configuration, with phases that add up to the step.
@@ -99,6 +101,7 @@ def step_breakdown(results: Results) -> tuple[Figure, pd.DataFrame]:
     "Where operations were counted and the peak of the device is known, another panel has the model FLOP utilization: "
     f"the operations of the model in a measured step over those that the device could have computed. {BARS} A GPU that "
     "computes all the time may be far from its peak: small or memory-bound kernels count as computing.",
+    brief="Parts of a step, which add up. A GPU that computes all the time may still be far from its peak.",
     profiled=True,
 )
 def utilization(results: Results) -> tuple[Figure, pd.DataFrame]:
@@ -147,6 +150,8 @@ def _draw_mfu(axes: Axes, data: pd.DataFrame, runs: pd.DataFrame) -> None:
     "half with a line at the median, whiskers the steps between the 1st and 99th percentiles, with a dot for each step "
     "beyond them. A diamond is the iteration time: elapsed time over steps, mean over repeats. Throughput follows from "
     "that, not from the median.",
+    brief="Measured steps of all repeats, each by its slowest rank. Box: middle half and median; whiskers: 1st to "
+    "99th percentile; diamond: elapsed time over steps.",
 )
 def step_times(results: Results) -> tuple[Figure, pd.DataFrame]:
     """Draw the distribution of the times of measured steps: a box per configuration, all its repeats pooled.
@@ -198,6 +203,7 @@ def step_times(results: Results) -> tuple[Figure, pd.DataFrame]:
     "How long does it take to reach a given accuracy?",
     "Test accuracy after each epoch over the training time up to it, evaluation excluded; one line per run. The dotted "
     "line is the papers' target.",
+    brief="After each epoch, over training time without evaluation; a line per run. Dotted: the papers' target.",
 )
 def accuracy(results: Results) -> tuple[Figure, pd.DataFrame]:
     """Draw the test accuracy over training time, a line per run; runs of one configuration share a colour and a name.
@@ -227,6 +233,7 @@ def accuracy(results: Results) -> tuple[Figure, pd.DataFrame]:
     "Training loss of every optimizer step, warm-up and profiled steps included: one line per run, mean over ranks; "
     "the repeats of a configuration share a colour and a style. Of a long run each point is the mean of neighbouring "
     "steps. For LLM runs each technique has a panel, or else each data set, since their losses cannot be compared.",
+    brief="Mean over ranks of each optimizer step; of a long run, of neighbouring steps. A line per run.",
 )
 def loss(results: Results) -> tuple[Figure, pd.DataFrame]:
     """Draw the training loss over optimizer steps, a line per run, in a panel per value of a parameter it depends on.

@@ -37,6 +37,7 @@ SHARES = (
     "all memory operations on the GPUs, kernel launches and synchronizations to all CUDA API calls of the host, NCCL "
     f"kernels to all kernels. {POINTS} These are sums over streams, threads and GPUs, not shares of wall time; "
     "synchronization that waits for useful work is not a loss.",
+    brief="Sums over streams, threads and GPUs in the profiled steps, not shares of wall time.",
     profiled=True,
     paper_figure="A, figure 3",
 )
@@ -61,6 +62,7 @@ def time_shares(results: Results) -> tuple[Figure, pd.DataFrame]:
     "In which CUDA API calls does the host spend its time?",
     "Time of the calls per profiled step and process: first the functions that the papers report, then those with the "
     f"most time. {SUMMED} A blocking call such as cudaStreamSynchronize takes as long as what it waits for.",
+    brief="Per profiled step and process. Calls overlap, so this is not wall time.",
     profiled=True,
     paper_figure="A, figure 5",
 )
@@ -78,6 +80,8 @@ def cuda_api(results: Results) -> tuple[Figure, pd.DataFrame]:
     "What do the GPUs spend their time computing?",
     "Time of kernels per profiled step and GPU, by class as far as kernel names tell. Communication includes the time "
     f"that NCCL kernels wait for other ranks. {SUMMED}",
+    brief="Per profiled step and GPU. Kernels overlap, so this is not wall time; communication includes waiting for "
+    "other ranks.",
     profiled=True,
 )
 def kernel_classes(results: Results) -> tuple[Figure, pd.DataFrame]:
@@ -96,6 +100,7 @@ def kernel_classes(results: Results) -> tuple[Figure, pd.DataFrame]:
     "Time and bytes of copies and fills per profiled step and GPU, by direction and, where the trace says, by the kind "
     f"of host memory. {SUMMED} Whether a copy delayed anything, the figure utilization shows: it may overlap with "
     "computation.",
+    brief="Copies and fills per profiled step and GPU. They may overlap with computation.",
     profiled=True,
 )
 def memory_transfers(results: Results) -> tuple[Figure, pd.DataFrame]:
@@ -128,6 +133,8 @@ def memory_transfers(results: Results) -> tuple[Figure, pd.DataFrame]:
     "launching, allocating memory, loading code, synchronizing, loading data, or no call; what was launched in time is "
     "queued. Waiting inside a collective counts as communication. Bars are means over GPUs and repeats; each tick "
     "marks the busy time of one GPU in one run.",
+    brief="Every moment of a GPU counts once. Idle time is divided by what the host does meanwhile; each tick is the "
+    "busy time of one GPU in one run.",
     profiled=True,
 )
 def device_time(results: Results) -> tuple[Figure, pd.DataFrame]:
@@ -168,6 +175,8 @@ def device_time(results: Results) -> tuple[Figure, pd.DataFrame]:
     "configuration, collective and size, of the GPU that waited least: over the time after all ranks had joined, or "
     "where that is not known over all of its time. Medians over repeats. Sizes are known where NCCL told them to the "
     "profiler.",
+    brief="Left: per profiled step and GPU, with waiting for other ranks. Right: bus bandwidth, as nccl-tests "
+    "defines it, of the GPU that waited least; medians over repeats.",
     profiled=True,
 )
 def collectives(results: Results) -> tuple[Figure, pd.DataFrame]:

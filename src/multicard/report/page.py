@@ -17,7 +17,7 @@ from multicard.answers.choice.advice import JobAdvice
 from multicard.core.files import atomic_write
 from multicard.core.layout import NOT_RUN, OUTCOMES, SEARCHES, machine_records, search_tables
 from multicard.core.templates import html_template
-from multicard.figures.catalog import PAPER, Drawing, load_drawing
+from multicard.figures.catalog import HOW_TO_READ, PAPER, Drawing, load_drawing
 from multicard.papers.verdicts import NOT_MEASURED
 from multicard.programs import program_of
 from multicard.report.environment import environment, machine_limits
@@ -127,6 +127,7 @@ def write_report(folder: Path, out: Path, plans: Mapping[str, ScenarioPlan]) -> 
         script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii"),
         scenarios=[_scenario_section(scenario, contents.records, figure_numbers) for scenario in contents.scenarios],
         paper=PAPER,
+        how_to_read=HOW_TO_READ,
         try_next=NEXT,
         runs=replace(runs, links=links_of_runs if any(links_of_runs) else []),
         incomplete=_incomplete_runs(contents.runs),
