@@ -23,7 +23,7 @@ from multicard.figures.search import draw_search
 from multicard.report.environment import environment
 from multicard.report.page import for_the_dark, write_report
 from multicard.report.results import ScenarioPlan, read_contents
-from multicard.report.tables import numbers_table, run_table
+from multicard.report.tables import common_to, numbers_table, run_table
 from multicard.results.results import Results
 from multicard.stats.interval import Interval
 
@@ -297,6 +297,20 @@ def test_numbers_have_units_that_fit_and_intervals_in_brackets() -> None:
     table = numbers_table(bars())
     assert table.headings[-1] == "Peak memory (GB)"
     assert table.rows[-1] == ["2 CPU processes", "DPO", "2", "out of memory", "0", "", ""]
+
+
+def test_what_all_tables_of_a_scenario_share_is_said_once() -> None:
+    first, second = (
+        numbers_table(lines().assign(image_size=32)),
+        numbers_table(lines().assign(image_size=[32, 32, 64, 64])),
+    )
+    third = numbers_table(lines().drop(columns="device").assign(batch_size=16))
+    assert first.same == [("Device", "cpu"), ("Image size", "32")]
+    # The second has a column of image sizes; the third states nothing of devices.
+    common = common_to([first, second, third])
+    assert common == [("Device", "cpu"), ("Batch size", "16")]
+    assert [table.without_same(common).same for table in (first, second, third)] == [[("Image size", "32")], [], []]
+    assert common_to([first, numbers_table(lines().assign(device="cuda"))]) == [("Image size", "32")]
 
 
 def test_every_figure_has_the_lines_about_runs_without_numbers(page: str, folder: Path) -> None:

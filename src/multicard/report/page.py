@@ -30,7 +30,7 @@ from multicard.report.results import (
     figure_files,
     read_contents,
 )
-from multicard.report.tables import in_words, nothing_to_show, numbers_table, run_table
+from multicard.report.tables import PageTable, common_to, in_words, nothing_to_show, numbers_table, run_table
 from multicard.runs.record import RunRecord
 
 # An SVG of more bytes has very many points; the page then shows the PNG, if there is one.
@@ -54,6 +54,7 @@ class FigureSection:
     number: int
     drawing: Drawing
     files: FigureFiles
+    table: PageTable  # its numbers, without what all tables of the scenario have in common
     finding: str  # what it shows, for the picture's alternative text
     paper_figure: str | None  # figure of paper A to compare it with, such as "figure 2"; None if there is none
     nothing: str | None  # why it is empty; None if it is not
@@ -72,6 +73,7 @@ class ScenarioSection:
     outcomes: dict[str, int]  # number of runs that did not complete or were not run, by outcome
     mixed: str | None  # what differs between the runs, see `Environment.mixed`
     figures: list[FigureSection]
+    common: list[tuple[str, str]]  # names and values that are equal in all rows of all figures' tables
     notes: list[str]
 
 
@@ -150,6 +152,8 @@ def _scenario_section(
     jobs = scenario.advice.jobs if scenario.advice else []
     answers = _answers(scenario.answer, jobs)
     steps = [job.step for job in jobs[:MOST_ANSWERS] if job.step]
+    tables = {files.name: numbers_table(files.numbers) for files in scenario.figures}
+    common = common_to(list(tables.values()))
     figures = []
     for files in scenario.figures:
         drawing = load_drawing(files.name)
@@ -158,6 +162,7 @@ def _scenario_section(
             number=next(figure_numbers),
             drawing=drawing,
             files=files,
+            table=tables[files.name].without_same(common),
             finding=f"{'; '.join(steps)}." if shows_steps and steps else " ".join(answers),
             paper_figure=_paper_figure(drawing, scenario),
             nothing=nothing_to_show(files.numbers),
@@ -172,6 +177,7 @@ def _scenario_section(
         outcomes=_lost_by_outcome(scenario.runs),
         mixed=environment(records_of_runs).mixed,
         figures=figures,
+        common=common,
         notes=scenario.notes,
     )
 

@@ -1,5 +1,7 @@
 """Make the tables of the page, with names in words and suitable units: the numbers of a figure, and all runs."""
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -35,6 +37,7 @@ class PageTable:
     rows: list[list[str]]
     # Names and values that are equal in all rows; they are stated once and have no column.
     same: list[tuple[str, str]] = field(default_factory=list)
+    varying: tuple[str, ...] = ()  # headings of the columns that would be in `same` if all of their values were equal
     omitted_rows: int = 0  # number of further rows, which are not shown
     has_intervals: bool = False  # True if values have their intervals in brackets
     # Full name of each row, if the cells of the first column abbreviate them; else empty.
@@ -43,6 +46,10 @@ class PageTable:
         default_factory=list
     )  # links to files of each row; empty if no row has a cell for them
     choices: tuple[str, ...] = ()  # headings of columns by whose values a reader can choose rows
+
+    def without_same(self, stated: Sequence[tuple[str, str]]) -> "PageTable":
+        """Return the table with `same` reduced to what is not stated elsewhere, in `stated`."""
+        return replace(self, same=[pair for pair in self.same if pair not in stated])
 
 
 class _Column(NamedTuple):
@@ -76,15 +83,31 @@ def numbers_table(data: pd.DataFrame, most: int = MOST_ROWS) -> PageTable:
         numeric=[column.is_numeric for column in columns],
         rows=[list(row) for row in rows_of_cells],
         same=same,
+        varying=tuple(in_words(name) for name in column_names if _can_be_shared(name)),
         omitted_rows=len(data) - len(shown_rows),
         has_intervals=any(f"{name}_low" in data for name in column_names),
     )
+
+
+def common_to(tables: Sequence[PageTable]) -> list[tuple[str, str]]:
+    """Return the names and values in `same` of any table that hold for all of them.
+
+    A value does not hold where another table states another one, or has a column for it.
+    """
+    pairs = list(dict.fromkeys(pair for table in tables for pair in table.same))
+    values_by_name = Counter(name for name, _ in pairs)
+    varying = {name for table in tables for name in table.varying}
+    return [(name, value) for name, value in pairs if values_by_name[name] == 1 and name not in varying]
 
 
 def _is_shared(data: pd.DataFrame, name: str) -> bool:
     """True for a parameter, `outcome` or `synthetic` if there are several rows and all have the same value."""
     if len(data) < 2 or data[name].nunique(dropna=False) != 1:
         return False
+    return _can_be_shared(name)
+
+
+def _can_be_shared(name: str) -> bool:
     return name in ("outcome", "synthetic") or is_parameter(name)
 
 
