@@ -191,3 +191,27 @@ def test_without_scripts_the_page_is_whole_and_has_no_controls(chromium: Browser
     controls = "[...document.querySelectorAll('button, input, select')].filter((it) => it.checkVisibility())"
     assert chromium.run(f"{controls}.length") == 0
     assert chromium.run("document.querySelectorAll('figure img').length") == 3
+
+
+def test_on_paper_caveats_and_settings_are_open_controls_are_gone_and_the_page_is_white(opened: Browser) -> None:
+    opened.call("Emulation.setEmulatedMedia", media="print")
+    texts = opened.run("[...document.querySelectorAll('.notes li, details.same p')].filter((it) => it.checkVisibility("
+                       "{contentVisibilityAuto: true})).map((it) => it.textContent)")  # fmt: skip
+    assert "Without numbers: 1 out of memory." in texts
+    assert any("batch size 4" in text for text in texts)
+    controls = "[...document.querySelectorAll('input, select, .copy, .links')].filter((it) => it.checkVisibility())"
+    assert opened.run(f"{controls}.length") == 0
+    assert opened.run("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    opened.call("Emulation.setEmulatedMedia", media="")
+
+
+def test_what_goes_on_beyond_an_edge_fades_out_there(opened: Browser, page: Path) -> None:
+    fades = "(() => { const style = getComputedStyle(document.querySelector('#runs .scroll')); "
+    fades += "return ['left', 'right'].map((side) => parseFloat(style.getPropertyValue(`--fade-${side}`)) > 0); })()"
+    opened.width(2000)
+    assert opened.run(fades) == [False, False]  # it is all there
+    opened.width(390)
+    assert opened.run("document.documentElement.scrollWidth") == 390
+    opened.wait(f"({fades}).join() === 'false,true'")
+    opened.run("document.querySelector('#runs .scroll').scrollLeft = 9999")
+    opened.wait(f"({fades}).join() === 'true,false'")
