@@ -197,6 +197,17 @@ def test_figures_of_the_papers_own_jobs_name_the_paper_and_link_to_it(tmp_path: 
     assert "paper A" not in text
 
 
+def test_a_claim_names_its_papers_and_links_to_them(copy: Path) -> None:
+    table = pd.read_csv(copy / "claims.csv", keep_default_na=False)
+    table.assign(paper=["B", "A, B", "another"]).to_csv(copy / "claims.csv", index=False)
+    claims = section(written(copy, FEW), "claims")
+    assert re.findall(r"Claimed by (.*?)\.</p>", claims) == [
+        '<a href="https://arxiv.org/abs/2505.22905">Lawenda et al., arXiv 2505.22905</a>',
+        '<a href="https://arxiv.org/abs/2503.15252">Lawenda et al., arXiv 2503.15252</a> and '
+        '<a href="https://arxiv.org/abs/2505.22905">Lawenda et al., arXiv 2505.22905</a>',
+    ]
+
+
 def test_a_run_named_like_a_path_is_not_followed(copy: Path) -> None:
     path = copy / "scenarios" / "techniques" / "runs.csv"
     path.write_text(

@@ -32,9 +32,6 @@ HOW_TO_READ = (
     "at the 5% level, corrected for all points of the figure."
 )
 
-# The paper that `Drawing.paper_figure` calls A, and its address.
-PAPER = "Lawenda et al., arXiv 2503.15252", "https://arxiv.org/abs/2503.15252"
-
 Draw = Callable[[Results], tuple[Figure, pd.DataFrame]]
 
 
@@ -57,7 +54,8 @@ class Drawing:
     profiled
         True if the figure shows the profiled window. Notes above it then include doubts about that window.
     paper_figure
-        Figure of a paper that answers the same question, such as "A, figure 2"; None if there is none.
+        Figure of a paper that answers the same question, such as "A, figure 2"; None if there is none. A is a key of
+        `multicard.papers.claim.PAPERS`.
     """
 
     draw: Draw

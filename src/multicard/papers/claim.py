@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from multicard.papers.claim_tests import ClaimTest
 from multicard.papers.conditions import Where
@@ -17,6 +17,20 @@ ABOUT: Mapping[Hardware, str] = {
 }
 
 
+class Paper(NamedTuple):
+    """A paper whose claims are checked: its name for readers, and its address."""
+
+    name: str
+    address: str
+
+
+# The papers, by the letters that tables and captions call them.
+PAPERS: Mapping[str, Paper] = {
+    "A": Paper("Lawenda et al., arXiv 2503.15252", "https://arxiv.org/abs/2503.15252"),
+    "B": Paper("Lawenda et al., arXiv 2505.22905", "https://arxiv.org/abs/2505.22905"),
+}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Claim:
     """A claim of a paper in our words, with the tests that represent it.
@@ -28,8 +42,8 @@ class Claim:
     id
         Name of the claim in tables.
     claim, paper, source
-        What the paper says, which paper it is, and where it says so. The full texts were not available, so claims come
-        from abstracts, summaries and captions.
+        What the paper says, which paper it is (of `PAPERS`, or several: "A, B"), and where it says so. The full texts
+        were not available, so claims come from abstracts, summaries and captions.
     refuted_if
         The measurement that would refute the claim, in words.
     hardware

@@ -17,7 +17,8 @@ from multicard.answers.choice.advice import JobAdvice
 from multicard.core.files import atomic_write
 from multicard.core.layout import NOT_RUN, OUTCOMES, SEARCHES, machine_records, search_tables
 from multicard.core.templates import html_template
-from multicard.figures.catalog import HOW_TO_READ, PAPER, Drawing, load_drawing
+from multicard.figures.catalog import HOW_TO_READ, Drawing, load_drawing
+from multicard.papers.claim import PAPERS, Paper
 from multicard.papers.verdicts import NOT_MEASURED
 from multicard.programs import program_of
 from multicard.report.environment import environment, machine_limits
@@ -36,12 +37,13 @@ from multicard.runs.record import RunRecord
 # An SVG of more bytes has very many points; the page then shows the PNG, if there is one.
 LARGEST_SVG_BYTES = 1_000_000
 MOST_ANSWERS = 3  # number of jobs whose answers are shown under the question of a scenario
+OWN_PAPER = "A"  # the paper whose figures some figures are compared with
 # Colours of text and background in dark mode (red, green, blue), the same as in page.css.
 DARK_TEXT, DARK_PAGE = (0xE6, 0xE9, 0xEE), (0x1A, 0x1F, 0x25)
 # Verdicts that do not judge a claim. Claims with these verdicts are shown after the others, in this order.
 NO_VERDICTS = ("not judged", NOT_MEASURED)
 # Columns of claims.csv that are shown when a reader opens a claim, in this order.
-CLAIM_FACTS = ("refuted_if", "paper", "source", "hardware", "conditions", "our_choice")
+CLAIM_FACTS = ("refuted_if", "source", "hardware", "conditions", "our_choice")
 # Figures of the measured window whose alternative text states where the time of a step goes. All figures of the
 # profiled window have that text, too.
 STEP_FIGURES = ("step_breakdown", "step_times")
@@ -90,6 +92,7 @@ class Claim(NamedTuple):
     verdict: str
     text: str
     tests: list[ClaimTest]
+    papers: list[Paper]
     facts: dict[str, str]
 
 
@@ -128,7 +131,7 @@ def write_report(folder: Path, out: Path, plans: Mapping[str, ScenarioPlan]) -> 
         script=Markup(script),
         script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii"),
         scenarios=[_scenario_section(scenario, contents.records, figure_numbers) for scenario in contents.scenarios],
-        paper=PAPER,
+        paper=PAPERS[OWN_PAPER],
         how_to_read=HOW_TO_READ,
         try_next=NEXT,
         runs=replace(runs, links=links_of_runs if any(links_of_runs) else []),
@@ -209,11 +212,11 @@ def _lost_by_outcome(runs: pd.DataFrame) -> dict[str, int]:
 
 def _paper_figure(drawing: Drawing, scenario: ScenarioContents) -> str | None:
     """Return the figure of paper A to compare with; None if there is none, or the scenario is of another program."""
-    if not drawing.paper_figure or not drawing.paper_figure.startswith("A, "):
+    if not drawing.paper_figure or not drawing.paper_figure.startswith(f"{OWN_PAPER}, "):
         return None
-    if not scenario.has_programs or program_of(scenario.measures).paper != "A":
+    if not scenario.has_programs or program_of(scenario.measures).paper != OWN_PAPER:
         return None
-    return drawing.paper_figure.removeprefix("A, ")
+    return drawing.paper_figure.removeprefix(f"{OWN_PAPER}, ")
 
 
 def _picture(figure: FigureFiles) -> str | None:
@@ -271,7 +274,8 @@ def _claims(contents: ReportContents) -> list[Claim]:
         is_of_claim = tests["claim"] == row["claim"]
         tests_of_claim = [ClaimTest(test.test, test.finding) for test in tests[is_of_claim].itertuples()]
         facts = {in_words(name): row[name] for name in CLAIM_FACTS if row.get(name)}
-        claims.append(Claim(row["verdict"], row["claim_text"], tests_of_claim, facts))
+        papers = [PAPERS[letter] for letter in str(row.get("paper", "")).split(", ") if letter in PAPERS]
+        claims.append(Claim(row["verdict"], row["claim_text"], tests_of_claim, papers, facts))
     return sorted(claims, key=_verdict_order)
 
 
