@@ -27,6 +27,20 @@ def test_a_call_of_a_module_with_parameters_is_told_once_and_leaves_no_hook() ->
     assert not hooks._has_any_global_hook()
 
 
+def test_each_wait_ends_at_the_next_call_of_any_module_with_parameters() -> None:
+    told: list[str] = []
+    arrival = FirstCall(lambda: told.append("called"))
+    inputs = torch.ones(3, 2, 2)
+    for model in (MODEL, MODEL, nn.Linear(2, 2), MODEL):
+        before = len(told)
+        arrival.wait()
+        nn.Dropout()(inputs)
+        assert len(told) == before
+        model(inputs)
+        assert len(told) == before + 1
+    assert not hooks._has_any_global_hook()
+
+
 def test_a_model_that_another_thread_calls_is_not_the_one() -> None:
     told: list[str] = []
     arrival = FirstCall(lambda: told.append("called"))

@@ -29,7 +29,7 @@ from multicard.observe.process import is_capturing
 from multicard.observe.ranges import Ranges
 from multicard.observe.record.clock import Clock, Mark
 from multicard.observe.record.compilation import has_compiled
-from multicard.observe.record.recorder import MEASURED, Step, StepCounts, read_value
+from multicard.observe.record.recorder import MEASURED, VALUES, Step, StepCounts, read_value
 from multicard.observe.stack_samples import Place, StackSample
 
 # Work of the host follows a step at once if the thread has used its CPU for less than the first of these since then,
@@ -38,6 +38,7 @@ JUST_CPU_S = 0.01
 JUST_S = 0.5
 NOT_COUNTED = StepCounts()  # what a script states that leaves the counts to the observer
 VALUES_OF_EPOCHS = set(EPOCH_COLUMNS) - {"epoch"}
+VALUES_OF_STEPS = frozenset(VALUES)
 
 
 class StepEvents:
@@ -189,7 +190,8 @@ class RecordedEvents(StepEvents):
 
     def _begin_events(self) -> None:
         self._events: list[PhaseEvent] = []
-        self._work.take()
+        if self._work.noted:
+            self._work.take()
         self._requests: list[Request] = []
         # True while a range of the step is open that began when its iterator was asked for, before the pass begins.
         self._is_range_open_early = False
@@ -207,7 +209,8 @@ class RecordedEvents(StepEvents):
         self._is_within_pass = is_within_pass
         # Another thread may have added events since the last step ended.
         self._events.clear()
-        self._work.take()
+        if self._work.noted:
+            self._work.take()
         self._requests.clear()
         self._unsettled.append((step, self._events))
         if is_within_pass and self._ranges.are_shown:
@@ -217,8 +220,10 @@ class RecordedEvents(StepEvents):
         """End the open step, and return it."""
         self.note(NO_PHASE)
         self._step.end = self._events[-1][1]
-        self._work.keep(self._step)
-        self._ranges.close()
+        if self._work.noted:
+            self._work.keep(self._step)
+        if self._ranges.are_shown:
+            self._ranges.close()
         self._last, self._step = self._step, self._no_step
         self._begin_events()
         self._ended_s, self._ended_cpu_s = perf_counter(), thread_time()
@@ -279,7 +284,7 @@ class RecordedEvents(StepEvents):
 
         If the script marks its phases, an event that is inferred is not appended; it only ends an open `DATA` phase.
         """
-        if self._first_call is not None:
+        if self._first_call is not None and self._first_call.is_waiting:
             self._first_call.stop()
         if self._on_gpu and is_capturing():
             return
@@ -290,14 +295,15 @@ class RecordedEvents(StepEvents):
         self._add(event)
 
     def _add(self, event: str | None) -> None:
-        latest = self._latest()
-        is_in_transfer = latest is not None and latest[0] == TRANSFER
-        if self._work:
+        events = self._events
+        is_in_transfer = bool(events) and events[-1][0] == TRANSFER
+        if self._work.noted:
             self._work.settle(event)
             if is_in_transfer and event in (BACKWARD, BACKWARD_WITHOUT_LOADER):
                 self._work.settle_transfer()
-        self._events.append((event, self._mark()))
-        self._requests.clear()
+        events.append((event, self._mark()))
+        if self._requests:
+            self._requests.clear()
         if self._is_range_open_early and event == DATA:
             self._is_range_open_early = False
         elif self._ranges.are_shown:
@@ -335,7 +341,7 @@ class RecordedEvents(StepEvents):
             return
         if begins_pass:
             self._settle_pass()
-        self._requests.append(Request(self._mark(), len(self._work)))
+        self._requests.append(Request(self._mark(), len(self._work.noted)))
         if self._ranges.are_shown and begins_pass:
             self._ranges.close()
             self._ranges.show(self._step.window, DATA, is_within_pass=True)
@@ -455,7 +461,7 @@ class RecordedEvents(StepEvents):
             of_epoch = {name: value for name, value in values.items() if name in EPOCH_COLUMNS}
             self._epochs.append({"epoch": epoch, **of_epoch})
         step = self._step if has_begun_work else self._last
-        for name in step.values.keys() & values.keys():
+        for name in VALUES_OF_STEPS & values.keys():
             value = values[name]
             step.values[name].append((weight, value if callable(value) else torch.as_tensor(value).detach()))
         if step.settled is not None:  # the step's row exists already, as after the last step of a window

@@ -139,35 +139,33 @@ class OpenWork:
     def __init__(self, host_work: HostWork, stack_samples: StackSamples) -> None:
         self._host_work = host_work
         self._stack_samples = stack_samples
-        self._noted: list[StepWork | StackSample] = []
-
-    def __len__(self) -> int:
-        return len(self._noted)
+        # Read-only for others. Most steps note nothing, and then nothing needs to be settled, kept or taken.
+        self.noted: list[StepWork | StackSample] = []
 
     @property
     def has_calls(self) -> bool:
         """True if the host did something; a sample may come at any moment and says nothing of that."""
-        return any(isinstance(noted, StepWork) for noted in self._noted)
+        return any(isinstance(noted, StepWork) for noted in self.noted)
 
     def add(self, kind: str, function: str, event: str | None, seconds: float, exchanged: Iterable[Any]) -> None:
         """Add a call; `event` is the latest event of the step."""
         site = self._host_work.site_of(function, event)
-        self._noted.append(StepWork(kind, function, event, seconds, bytes_of(exchanged), site))
+        self.noted.append(StepWork(kind, function, event, seconds, bytes_of(exchanged), site))
 
     def add_sample(self, sample: StackSample) -> None:
         """Add a sample. Called on another thread than the other methods."""
-        self._noted.append(sample)
+        self.noted.append(sample)
 
     def settle(self, event: str | None) -> None:
         """Set the phase of what was noted last, if it depends on the next event, which is `event`."""
-        for noted in reversed(self._noted):
+        for noted in reversed(self.noted):
             if noted.event != MAYBE_FORWARD:
                 break
             noted.event = FORWARD if event == BACKWARD else NO_PHASE
 
     def settle_transfer(self) -> None:
         """Set the phase of what was noted since the batch to the forward pass, because no module was called in it."""
-        for noted in reversed(self._noted):
+        for noted in reversed(self.noted):
             if noted.event != TRANSFER:
                 break
             noted.event = FORWARD
@@ -177,7 +175,7 @@ class OpenWork:
 
         A step of any window keeps how long garbage was collected while it waited for data.
         """
-        for noted in self._noted:
+        for noted in self.noted:
             phase = phase_of(noted.event)
             if isinstance(noted, StepWork) and noted.function == AUTOMATIC and phase == DATA:
                 step.garbage_s += noted.seconds
@@ -187,17 +185,17 @@ class OpenWork:
                 self._stack_samples.add(phase, noted)
             else:
                 self._host_work.add(step.number, phase, noted)
-        self._noted.clear()
+        self.noted.clear()
 
     def take(self, count: int | None = None) -> list[StepWork | StackSample]:
         """Take away what was noted first, which is in no step: so many calls and samples; all of them if it is None."""
-        taken = self._noted[:count]
-        del self._noted[:count]
+        taken = self.noted[:count]
+        del self.noted[:count]
         return taken
 
     def put_back(self, noted: Iterable[StepWork | StackSample]) -> None:
         """Put what was taken before what was noted afterwards."""
-        self._noted[:0] = noted
+        self.noted[:0] = noted
 
 
 def bytes_of(values: Iterable[Any]) -> int:
