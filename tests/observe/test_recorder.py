@@ -94,6 +94,20 @@ def test_peaks_are_read_once_a_window_and_what_lies_between_epochs_is_left_out(
     assert reads == 5 * [tuple(gpus)]  # as each epoch begins and ends, and between the windows
 
 
+def test_the_peak_of_a_process_is_read_every_tenth_step_and_at_the_end_of_each_window(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of 12 + 13 steps each has the peak that is its number."""
+    made, number = Recorder(0, [CPU], reset_peaks=False), 0
+    monkeypatch.setattr(recorder_module, "peak_memory", lambda *_, **__: PeakMemory(number, None))
+    for window in ["warmup"] * 12 + ["measured"] * 13:
+        with step(made, epoch=1, window=window):
+            number += 1
+    made.settle()
+    peaks = [step.peaks.allocated for step in made.rows if step.peaks]
+    assert peaks == 10 * [10] + 2 * [12] + 8 * [20] + 5 * [25]
+
+
 class Event:
     """An event of CUDA, each of which is recorded a second after the last one; it counts how many are made."""
 

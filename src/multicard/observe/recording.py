@@ -158,6 +158,8 @@ class Recording:
         (True); the profiler starts before step 9 (True).
         """
         plan = self.plan
+        if plan.warmup + 1 < number <= plan.measured_end:  # within the measured window, where each call costs time
+            return False
         # Before the last warm-up step, so that this step, and not a measured one, absorbs the pause.
         if number == max(1, plan.warmup):
             self.recorder.clock.reserve(plan.measured)
@@ -233,6 +235,7 @@ class Recording:
 
         Raises `Diverged` if the loss of the last measured step is not finite.
         """
+        self.recorder.note_peaks()  # before the memory of what is done here counts
         self.sampler.stop()
         before_s = self._loading_before_s
         self.loading_cpu_s = {

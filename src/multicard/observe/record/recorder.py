@@ -3,8 +3,10 @@
 import math
 import resource
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -24,6 +26,9 @@ Value = torch.Tensor | Callable[[], torch.Tensor]
 COUNTED_STEP = 2
 VALUES = ("loss", *REWARDS)  # columns of values that a script logs
 MEASURED = "measured"
+# On a CPU the peak of memory is read once in so many steps, because the system takes longer for it than all else that
+# is done at the end of a step. It never falls, so in a window the last value is the highest, and every window has one.
+STEPS_PER_PEAK = 10
 
 
 class Diverged(Exception):
@@ -48,6 +53,9 @@ class StepCounts(NamedTuple):
     samples: int | None = None
     tokens: int | None = None
     padded_tokens: int | None = None  # padding included
+
+
+NO_SAMPLES = StepCounts(samples=0)  # the counts of a step for which none are stated
 
 
 @dataclass
@@ -97,9 +105,9 @@ class Step:
         self.start = start
         self.end: Mark | None = None
         self.phases: list[tuple[str, Mark, Mark]] = []  # name, start and end
-        self.counts = StepCounts(samples=0)
+        self.counts = NO_SAMPLES
         # Weight and value of each time that a name was logged. Tensors stay on their device until they are read.
-        self.values: dict[str, list[tuple[float, Value]]] = {name: [] for name in VALUES}
+        self.values: dict[str, list[tuple[float, Value]]] = defaultdict(list)
         self.settled: SettledStep | None = None
         self.peaks: PeakMemory | None = None
         self.garbage_s = 0.0
@@ -130,7 +138,7 @@ class Step:
 
     def means(self) -> dict[str, float]:
         """Return the weighted mean of each value that was logged in this step; waits until the GPU has computed it."""
-        return {name: _weighted_mean(logged) for name, logged in self.values.items() if logged}
+        return {name: _weighted_mean(logged) for name, logged in self.values.items()}
 
 
 def _weighted_mean(logged: Sequence[tuple[float, Value]]) -> float:
@@ -153,8 +161,8 @@ class Recorder:
     """Records the steps of one rank.
 
     A step costs a few clock marks. Marks and losses are read only when `settle` is called, so the measured loop never
-    waits for the GPU. Peaks of GPU memory are not read in each step either, because PyTorch makes a dictionary of all
-    its counters for them.
+    waits for the GPU. Peaks of memory are not read in each step either: of a GPU because PyTorch makes a dictionary of
+    all its counters for them, of a CPU see `STEPS_PER_PEAK`.
 
     `devices`: devices of the rank. Times are those of the first one, peaks of memory are the highest of any of them,
     and `settle` waits for all of them.
@@ -170,6 +178,7 @@ class Recorder:
         self.rank = rank
         self.devices = devices
         self.reset_peaks = reset_peaks
+        self._is_on_cpu = devices[0].type != "cuda"
         self.clock = clock_for(devices)
         self.rows: list[SettledStep] = []
         # For each epoch, start of its first and end of its last measured step, in seconds of `time.monotonic`. On a GPU
@@ -189,8 +198,8 @@ class Recorder:
         """Begin a step at the mark `start`, or now if that is None."""
         # If no step is pending, `settle` was called: there was a pause, which has peaks of its own.
         begins_window = window != self._last_window or not self._pending
-        if self.reset_peaks and begins_window and self.devices[0].type == "cuda":
-            self._note_peaks()
+        if begins_window and (self.reset_peaks or self._is_on_cpu):
+            self.note_peaks()
         self._last_window = window
         self._count += 1
         step = Step(self._count, epoch, window, self.clock.mark() if start is None else start)
@@ -205,13 +214,13 @@ class Recorder:
         """Take a step that has ended; its `end` must be set."""
         if self._counter is not None and step.number == self._counted_step:
             self._counter.end(step.counts.padded_tokens)
-        if self.devices[0].type != "cuda":
-            step.peaks = peak_memory(*self.devices)
         self._pending.append(step)
+        if self._is_on_cpu and step.number % STEPS_PER_PEAK == 0:
+            self.note_peaks()
 
-    def _note_peaks(self) -> None:
+    def note_peaks(self) -> None:
         """Read the peaks of memory, and set them in the steps that have ended since the last call."""
-        unread = [step for step in self._pending if step.peaks is None]
+        unread = list(takewhile(lambda step: step.peaks is None, reversed(self._pending)))
         # If no step is pending, the counters are read nevertheless, because reading resets them.
         if unread or not self._pending:
             peaks = peak_memory(*self.devices, reset=self.reset_peaks)
@@ -232,7 +241,7 @@ class Recorder:
         has_measured = any(step.window == MEASURED for step in self._pending)
         now = self.clock.now() if has_measured else None
         if self._pending:
-            self._note_peaks()
+            self.note_peaks()
         fresh = []
         for step in self._pending:
             start_s = self._seconds_until(step)
