@@ -186,7 +186,7 @@ def tokens_in(batch: Any) -> int | None:
     >>> tokens_in({"input_ids": ids}), tokens_in(({"input": ids}, ids)), tokens_in(({"input": ids}, ids[:, 0]))
     (16, 16, None)
     """
-    if isinstance(batch, list | tuple) and len(batch) == 2:
+    if isinstance(batch, (list, tuple)) and len(batch) == 2:
         inputs, labels = batch
         ids = _first_ids(inputs, TOKENS_WITH_LABELS)
         if ids is None or _ids_or_none(labels) is None or labels.shape != ids.shape:
@@ -204,7 +204,8 @@ def tokens_in(batch: Any) -> int | None:
 
 def _first_ids(inputs: Any, names: Iterable[str]) -> torch.Tensor | None:
     """Return the value of the first of `names` that a mapping has, if it may be the ids of tokens; else None."""
-    if not isinstance(inputs, Mapping):
+    # Most batches have a tensor here, and to find that it is no mapping takes longer.
+    if isinstance(inputs, torch.Tensor) or not isinstance(inputs, Mapping):
         return None
     return _ids_or_none(next((inputs[name] for name in names if name in inputs), None))
 

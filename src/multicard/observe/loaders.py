@@ -199,13 +199,15 @@ class Asked:
     """Numbers of samples of the batches that an iterator has asked its data set for, but not yet given; oldest first.
 
     A number is None if it is unknown. `sampler_iterator`: the iterator of the loader's sampler. It is a new object in
-    each pass of the loader, so it shows when a pass begins.
+    each pass of the loader, so it shows when a pass begins. `is_stream`: True if the data set is a stream, which may
+    end before it gives as many samples as it was asked for.
     """
 
-    __slots__ = ("sampler_iterator", "sizes")
+    __slots__ = ("is_stream", "sampler_iterator", "sizes")
 
-    def __init__(self, sampler_iterator: object) -> None:
+    def __init__(self, sampler_iterator: object, is_stream: bool) -> None:
         self.sampler_iterator = sampler_iterator
+        self.is_stream = is_stream
         self.sizes = deque[int | None](maxlen=MOST_AHEAD)
 
 
@@ -217,10 +219,10 @@ def note_index(iterator: Any, index: Any) -> None:
     """
     asked: Asked | None = getattr(iterator, "_multicard_asked", None)
     if asked is None or asked.sampler_iterator is not iterator._sampler_iter:  # a pass begins
-        asked = iterator._multicard_asked = Asked(iterator._sampler_iter)
+        is_stream = isinstance(iterator._dataset, IterableDataset)
+        asked = iterator._multicard_asked = Asked(iterator._sampler_iter, is_stream)
     asks_several = isinstance(index, list) or (iterator._auto_collation and hasattr(index, "__len__"))
-    is_counted = not isinstance(iterator._dataset, IterableDataset)  # a stream may end before it gives so many
-    asked.sizes.append(len(index) if asks_several and is_counted else None)
+    asked.sizes.append(len(index) if asks_several and not asked.is_stream else None)
 
 
 def samples_asked(iterator: Any) -> int | None:
@@ -236,5 +238,5 @@ def ask_again(iterator: Any, samples: int | None) -> None:
     """Have the next call of `samples_asked` for this iterator return `samples`."""
     asked: Asked | None = getattr(iterator, "_multicard_asked", None)
     if asked is None:
-        asked = iterator._multicard_asked = Asked(None)
+        asked = iterator._multicard_asked = Asked(None, is_stream=False)
     asked.sizes.appendleft(samples)

@@ -21,13 +21,13 @@ class LoadingCpu:
         self._workers: dict[int, tuple[LoaderDescription, float]] = {}
         self._began_s = 0.0
 
-    def batch_begins(self) -> None:
-        """Called before the thread that trains asks an iterator for a batch."""
-        self._began_s = thread_time()
+    def batch_begins(self, loader: LoaderDescription) -> None:
+        """Called before the thread that trains asks an iterator of this loader for a batch."""
+        if loader.num_workers == 0:  # with workers, the thread only waits
+            self._began_s = thread_time()
 
-    def batch_ends(self, iterator: Any) -> None:
+    def batch_ends(self, loader: LoaderDescription, iterator: Any) -> None:
         """Called afterwards, also if there was no further batch."""
-        loader = iterator._multicard_loader.description
         if loader.num_workers == 0:
             self._ended_s[loader] += thread_time() - self._began_s
         elif not getattr(iterator, "_multicard_workers", False):

@@ -96,28 +96,29 @@ class Observer:
 
     def update_ends(self, optimizer: Any) -> None:
         """Called when an optimizer has updated; `optimizer` is None if it raised."""
-        updates = self.process.updates
+        process = self.process
+        updates = process.updates
         updates.open_updates -= 1
         # If a compiled function updated, it was called by this update, so it is not noted a second time.
         self.updated_in_graph = None
-        if updates.open_updates or self.process.is_over or optimizer is None:
+        if updates.open_updates or process.is_over or optimizer is None:
             return
         updates.optimizers.add(type(optimizer).__name__)
-        self.process.backward_passes.update()
-        if updates.steps_by is StepsBy.BACKWARD_PASSES and not self.process.has_measured:
+        process.backward_passes.update()
+        if updates.steps_by is StepsBy.BACKWARD_PASSES and not process.has_measured:
             # The optimizer accumulates the gradients of more than `FIRST_BY_BACKWARD` backward passes, so its updates
             # end the steps after all.
             updates.steps_by = StepsBy.OPTIMIZER
-            self.process.restart()
+            process.restart()
         is_lead = updates.note_update(optimizer)
         if updates.open_backwards:  # the optimizer is one of several, one per parameter, that a backward pass calls
             updates.is_boundary_due |= is_lead
             return
-        self.process.events.note(NO_PHASE if is_lead else MAYBE_FORWARD)
+        process.events.note(NO_PHASE if is_lead else MAYBE_FORWARD)
         # DeepSpeed updates several times per step, each time a part of the parameters. So an update ends a step only if
         # the step has drawn a batch or had a backward pass. Where no backward pass was ever seen, each update ends one.
-        if is_lead and (self.process.loop.has_begun_work or not updates.has_had_backward):
-            self.process.end_step(optimizer)
+        if is_lead and (process.loop.has_begun_work or not updates.has_had_backward):
+            process.end_step(optimizer)
 
     def _note_update_in_graph(self) -> None:
         """Note an update that a compiled function made, because its hooks are not called within the graph."""
@@ -163,26 +164,27 @@ class Observer:
 
     def backward_ends(self, done: bool) -> None:
         """Called after `loss.backward()`; `done` is False if it raised."""
-        updates = self.process.updates
-        loop = self.process.loop
+        process = self.process
+        updates = process.updates
+        loop = process.loop
         updates.open_backwards -= 1
-        if updates.open_backwards or not done or self.process.is_over:
+        if updates.open_backwards or not done or process.is_over:
             return
-        self.process.backward_passes.end()
+        process.backward_passes.end()
         if not loop.has_backward:
             loop.note_trained()
         loop.has_backward = updates.has_had_backward = True
         loop.has_ended_untrained = False
-        self.process.events.note(OPTIMIZER if updates.open_updates else MAYBE_FORWARD)
+        process.events.note(OPTIMIZER if updates.open_updates else MAYBE_FORWARD)
         if updates.is_boundary_due:
             updates.is_boundary_due = False
-            self.process.end_step(updates.lead)
+            process.end_step(updates.lead)
         elif updates.are_by_hand:
             ends_step = updates.note_backward_by_hand()
             if updates.backward_passes_by_hand == 1:
-                self.process.note(backward=True)
+                process.note(backward=True)
             if ends_step:
-                self.process.end_step(None)
+                process.end_step(None)
 
     # Batches: of which pass over the data they are, and whether the script trains on them or tests with them.
 
@@ -224,26 +226,27 @@ class Observer:
         """
         if self.updated_in_graph is not None:
             self._note_update_in_graph()
-        loader = getattr(iterator, "_multicard_loader", None)
-        if loader is None or self._loading_thread is not None or self.process.is_over:
+        process = self.process
+        loader: Loader | None = getattr(iterator, "_multicard_loader", None)
+        if loader is None or self._loading_thread is not None or process.is_over:
             return None
         thread = get_ident()
-        is_training_thread = thread == self.process.training_thread
+        is_training_thread = thread == process.training_thread
         is_test = not is_grad_enabled()
-        if is_test and not (is_training_thread and self.process.is_recording):
+        if is_test and not (is_training_thread and process.is_recording):
             return None
         self._loading_thread = thread
         if is_training_thread:
-            self.process.loading_cpu.batch_begins()
-        loop = self.process.loop
-        events = self.process.events if is_training_thread else NOT_RECORDED
+            process.loading_cpu.batch_begins(loader.description)
+        loop = process.loop
+        events = process.events if is_training_thread else NOT_RECORDED
         drawn: Pass | None = getattr(iterator, "_multicard_pass", None)
         if loop.shows_test(drawn):
             loop.discard_test()
             events.retract_draws()
         if is_test:
             # The batch is of an evaluation, unless the script has begun the work of the step.
-            if not loop.has_begun_work and self.process.updates.is_idle:
+            if not loop.has_begun_work and process.updates.is_idle:
                 events.note_evaluation()
             return EVALUATION_PASS
         is_first = getattr(iterator, "_num_yielded", None) == 0
@@ -260,11 +263,12 @@ class Observer:
 
         `drawn`: the pass that `batch_asked` returned.
         """
-        loop = self.process.loop
+        process = self.process
+        loop = process.loop
         events = NOT_RECORDED
-        if self._loading_thread == self.process.training_thread:
-            events = self.process.events
-            self.process.loading_cpu.batch_ends(iterator)
+        if self._loading_thread == process.training_thread:
+            events = process.events
+            process.loading_cpu.batch_ends(iterator._multicard_loader.description, iterator)
         self._loading_thread = None
         if drawn is EVALUATION_PASS:
             samples_asked(iterator)

@@ -74,14 +74,10 @@ class Plan:
             self.measured = job.measured_steps
         else:
             raise ValueError("neither the job nor the script states how many steps are measured")
+        self.measured_end = self.warmup + self.measured  # number of the last measured step
         self.least_profiled = job.profiled_steps
         self.is_profiled = self.least_profiled > 0
         self.profiled: ProfiledWindow | None = None
-
-    @property
-    def measured_end(self) -> int:
-        """Number of the last measured step."""
-        return self.warmup + self.measured
 
     @property
     def opening(self) -> int | None:

@@ -96,6 +96,8 @@ class BackwardPasses:
         if _is_profiled():
             self._profiled += 1
         self._exchanges = False
+        if not _wrapped:
+            return
         wrapped = list(_wrapped)  # garbage that is collected meanwhile may take one away
         if len(wrapped) != 1:
             return
