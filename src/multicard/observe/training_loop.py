@@ -92,7 +92,8 @@ class TrainingLoop:
             self.batches_in_pass += 1
         if drawn not in self._passes_of_step:
             self._passes_of_step.append(drawn)
-        if drawn not in self.passes:
+        # Mostly it is the latest pass: without looking there first, each batch would be compared with all passes.
+        if not self.passes or (self.passes[-1] is not drawn and drawn not in self.passes):
             self.passes.append(drawn)
         drawn.add(self.step, batch, samples)
         if self.step == 0:
