@@ -47,6 +47,8 @@ class StepEvents:
     So `Observer` can report every event, whether a step is recorded or not.
     """
 
+    may_capture = True  # False if the process computes on a CPU, where no CUDA graph is captured
+
     @property
     def is_evaluating(self) -> bool:
         """True while an evaluation is open."""
@@ -169,7 +171,7 @@ class RecordedEvents(StepEvents):
         self._mark = clock.mark
         self._ranges = ranges
         self._work = work  # what the host did in the open step
-        self._on_gpu = on_gpu
+        self._on_gpu = self.may_capture = on_gpu
         self._settle_pass = settle_pass
         self._pass_begins = pass_begins
         # Ends the transfer of a batch when a module is called. None if the script asks for batches ahead.
@@ -183,6 +185,8 @@ class RecordedEvents(StepEvents):
         # When it had ended, by `perf_counter` and `thread_time`.
         self._ended_s = self._ended_cpu_s = 0.0
         self._keeps_losses = False
+        # True if the transfer of a batch ends at the call of a module in the open step.
+        self._awaits_call = False
         # False if the loader has given all batches of its pass, and the open step has drawn none. Then the pass may
         # end, and a test may follow, before the step's work begins.
         self._is_within_pass = True
@@ -206,6 +210,8 @@ class RecordedEvents(StepEvents):
         """
         self._step = step
         self._keeps_losses = keeps_losses
+        # On a CPU only the samples of measured steps need it. By then, what torch.compile compiles has been compiled.
+        self._awaits_call = (self._on_gpu or step.window == MEASURED) and not has_compiled()
         self._is_within_pass = is_within_pass
         # Another thread may have added events since the last step ended.
         self._events.clear()
@@ -216,8 +222,11 @@ class RecordedEvents(StepEvents):
         if is_within_pass and self._ranges.are_shown:
             self._ranges.show_step(step.window)
 
-    def end(self) -> Step:
-        """End the open step, and return it."""
+    def end(self, has_workers: bool) -> Step:
+        """End the open step, and return it.
+
+        `has_workers`: True if its loader has workers. Only then `is_untouched` is asked, when they stop.
+        """
         self.note(NO_PHASE)
         self._step.end = self._events[-1][1]
         if self._work.noted:
@@ -226,7 +235,8 @@ class RecordedEvents(StepEvents):
             self._ranges.close()
         self._last, self._step = self._step, self._no_step
         self._begin_events()
-        self._ended_s, self._ended_cpu_s = perf_counter(), thread_time()
+        if has_workers:
+            self._ended_s, self._ended_cpu_s = perf_counter(), thread_time()
         return self._last
 
     def find_phases(self) -> int:
@@ -279,23 +289,24 @@ class RecordedEvents(StepEvents):
 
     # Phases.
 
-    def note(self, event: str | None) -> None:
-        """Append an event at this moment, except while a CUDA graph is captured, in which nothing can be timed.
+    def note(self, event: str | None, is_marked: bool = False) -> None:
+        """Append an event at this moment.
 
-        If the script marks its phases, an event that is inferred is not appended; it only ends an open `DATA` phase.
+        `is_marked`: the script marks the event. Else none is appended while a CUDA graph is captured, in which nothing
+        can be timed. If the script marks its phases, no event that is inferred is, either; it only ends an open `DATA`
+        phase.
         """
+        # This runs about ten times in each step, so it calls little, and looks at most things only if there are any.
         if self._first_call is not None and self._first_call.is_waiting:
             self._first_call.stop()
-        if self._on_gpu and is_capturing():
-            return
-        if self.marks_phases and event in INFERRED:
-            if self._events and self._events[-1][0] == DATA:
-                self._add(NO_PHASE)
-            return
-        self._add(event)
-
-    def _add(self, event: str | None) -> None:
         events = self._events
+        if not is_marked:
+            if self._on_gpu and is_capturing():
+                return
+            if self.marks_phases and event in INFERRED:
+                if events and events[-1][0] == DATA:
+                    self.note(NO_PHASE)
+                return
         is_in_transfer = bool(events) and events[-1][0] == TRANSFER
         if self._work.noted:
             self._work.settle(event)
@@ -320,9 +331,7 @@ class RecordedEvents(StepEvents):
     def note_batch(self) -> None:
         """Begin the transfer of the batch, which ends when a module is called; without transfers, the forward pass."""
         self._is_within_pass = True
-        # On a CPU only the samples of measured steps need it. By then, what torch.compile compiles has been compiled.
-        is_needed = self._on_gpu or self._step.window == MEASURED
-        if self._first_call is None or not is_needed or self.marks_phases or has_compiled():
+        if self._first_call is None or self.marks_phases or not self._awaits_call:
             self.note(FORWARD)
         else:
             self.note(TRANSFER)
@@ -331,7 +340,7 @@ class RecordedEvents(StepEvents):
     def mark(self, event: str | None) -> None:
         """Append an event at this moment. From now on phases are not inferred."""
         self.marks_phases = True
-        self._add(event)
+        self.note(event, is_marked=True)
 
     # Loaders.
 

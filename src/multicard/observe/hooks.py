@@ -116,7 +116,13 @@ def _watch_optimizers() -> None:
                 return result
             closure = options.get("closure", arguments[1] if len(arguments) > 1 else None)
             begins(callable(closure))
-            return _call(plain, arguments, options, lambda done: ends(arguments[0] if done else None))
+            updated = None
+            try:
+                result = plain(*arguments, **options)
+                updated = arguments[0]
+            finally:
+                ends(updated)
+            return result
 
         return watched
 
@@ -148,9 +154,15 @@ def _watch_backward() -> None:
     ends = hidden_from_compiler(OBSERVER.backward_ends)
     gradients_end = hidden_from_compiler(OBSERVER.gradients_end)
 
+    # This and `watched` above do themselves what `_call` does, because they run in each step.
     def backward(plain: Callable[..., Any], *arguments: Any, **options: Any) -> None:
         begins(options.get("tensors", arguments[0] if arguments else None))
-        _call(plain, arguments, options, ends)
+        done = False
+        try:
+            plain(*arguments, **options)
+            done = True
+        finally:
+            ends(done)
 
     def grad(plain: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         begins(None, True)

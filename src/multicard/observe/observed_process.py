@@ -163,7 +163,7 @@ class ObservedProcess:
         `optimizer`: the one whose update is the boundary; None if a backward pass or a mark is.
         """
         # If the script itself captures a CUDA graph, its work is not run yet, so no step has ended.
-        if is_capturing():
+        if self.events.may_capture and is_capturing():
             return
         action = self._take(Event.BOUNDARY)
         if action is Action.NOTHING:

@@ -87,12 +87,14 @@ class Observer:
         """
         if self.updated_in_graph is not None:
             self._note_update_in_graph()
-        self.process.exit_if_ended()
-        updates = self.process.updates
+        process = self.process
+        if process.is_over:
+            process.exit_if_ended()
+        updates = process.updates
         begins_phase = updates.is_idle and not has_closure
         updates.open_updates += 1
         if begins_phase:
-            self.process.events.note(OPTIMIZER)
+            process.events.note(OPTIMIZER)
 
     def update_ends(self, optimizer: Any) -> None:
         """Called when an optimizer has updated; `optimizer` is None if it raised."""
@@ -143,17 +145,18 @@ class Observer:
         """
         if self.updated_in_graph is not None:
             self._note_update_in_graph()
-        updates = self.process.updates
+        process = self.process
+        updates = process.updates
         updates.open_backwards += 1
         if updates.open_backwards > 1:
             return
-        events = self.process.events
+        events = process.events
         if not is_gradient_only:
-            self.process.backward_passes.begin()
+            process.backward_passes.begin()
             events.keep_losses(losses)
         elif events.is_evaluating:
             return
-        events.note(BACKWARD if self.process.loop.batches else BACKWARD_WITHOUT_LOADER)
+        events.note(BACKWARD if process.loop.batches else BACKWARD_WITHOUT_LOADER)
 
     def gradients_end(self) -> None:
         """Called after `torch.autograd.grad`, also if it raised. It does not show whether anything was trained."""

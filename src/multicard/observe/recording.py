@@ -134,7 +134,8 @@ class Recording:
 
     def end_step(self) -> None:
         """End the open step. If it was the last one, close its window and set `is_complete`."""
-        step = self.events.end()
+        loader = self.loop.loader
+        step = self.events.end(has_workers=loader is not None and loader.description.num_workers != 0)
         self._last_end = step.end
         self.recorder.end(step)
         self.steps += 1
