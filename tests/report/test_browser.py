@@ -154,16 +154,16 @@ def test_the_table_of_runs_sorts_by_any_column_with_empty_cells_last(opened: Bro
 
 
 def test_the_table_of_runs_shows_the_rows_with_all_words_and_choices(opened: Browser) -> None:
-    typed = "(words) => { const field = document.querySelector('.filter input'); field.value = words; "
+    typed = "(words) => { const field = document.querySelector('#runs .filter input'); field.value = words; "
     typed += "field.dispatchEvent(new Event('input', {bubbles: true})); }"
     opened.run(f"({typed})('CPU2 r')")
     assert opened.run(NAMES) == VISION[2:]
-    assert opened.run("document.querySelector('.filter output').textContent") == "2 of 7 runs"
-    chosen = "[...document.querySelectorAll('.filter label')].find((it) => it.textContent.startsWith('Outcome'))"
+    assert opened.run("document.querySelector('#runs .filter output').textContent") == "2 of 7 runs"
+    chosen = "[...document.querySelectorAll('#runs .filter label')].find((it) => it.textContent.startsWith('Outcome'))"
     opened.run(f"(() => {{ const field = {chosen}.querySelector('select'); field.value = 'out of memory'; "
                "field.dispatchEvent(new Event('input', {bubbles: true})); })()")  # fmt: skip
     assert opened.run(NAMES) == [VISION[3]]
-    opened.run("document.querySelector('.filter button').click()")
+    opened.run("document.querySelector('#runs .filter button').click()")
     opened.wait(f"{ROWS}.length === 7")
 
 
@@ -182,6 +182,28 @@ def test_a_button_copies_each_setting_to_try(chromium: Browser, tmp_path: Path) 
     chromium.run("document.querySelector('.copy').click()")
     assert chromium.run("window.copied") == settings[0]
     chromium.wait("document.querySelector('.copy').textContent === 'Copied'")
+
+
+def test_ticked_configurations_stand_side_by_side(opened: Browser) -> None:
+    shown = "document.querySelector('.comparison .scroll').checkVisibility()"
+    ticks = "document.querySelectorAll('#all-configurations input')"
+    assert opened.run(f"[{ticks}.length, {shown}]") == [4, False]
+    opened.run(f"{ticks}[1].click(), {ticks}[2].click()")
+    assert opened.run(shown)
+    rows = opened.run("[...document.querySelectorAll('.comparison tr')].map((row) => [...row.cells].map((cell) => "
+                      "cell.textContent.trim()))")  # fmt: skip
+    names = opened.run(f"[{ticks}[1], {ticks}[2]].map((tick) => tick.parentElement.textContent.trim())")
+    assert rows[0] == ["Configuration", *names]
+    assert ["Scenario", "processes", "techniques"] in rows
+    assert ["Iteration time (s)", "0.08", "1.5"] in rows
+    # The longest bar is that of 1.5 s, the other is as much shorter as 0.08 s.
+    shares = "[...document.querySelectorAll('.comparison tr')].find((row) => row.textContent.startsWith('Iteration'))"
+    lengths = opened.run(
+        f"[...{shares}.querySelectorAll('td')].map((it) => parseFloat(it.style.cssText.split(':')[1]))"
+    )
+    assert lengths[0] / lengths[1] == pytest.approx(0.08 / 1.5)
+    opened.run(f"{ticks}[1].click()")
+    assert not opened.run(shown)
 
 
 def test_without_scripts_the_page_is_whole_and_has_no_controls(chromium: Browser, page: Path) -> None:

@@ -81,12 +81,62 @@ function makeFilter(form) {
       row.hidden = !words.every((word) => text.includes(word)) || !choices.every(isChosen);
     }
     const shown = rows.filter((row) => !row.hidden).length;
-    status.textContent = shown === rows.length ? "" : `${shown} of ${rows.length} runs`;
+    status.textContent = shown === rows.length ? "" : `${shown} of ${rows.length} ${form.dataset.rows}`;
   };
   form.addEventListener("input", show);
   form.addEventListener("reset", () => setTimeout(show));
   form.addEventListener("submit", (event) => event.preventDefault());
   form.hidden = false;
+}
+
+// A row of the side-by-side table: one value of each ticked configuration, with a bar as long as its share of the largest.
+function comparedRow(heading, column, ticked) {
+  const cells = ticked.map((row) => row.cells[column]);
+  const isMeasure = heading.classList.contains("number") && !("choice" in heading.dataset);
+  const values = cells.map((cell) => (isMeasure ? Math.max(0, valueOf(cell)) || 0 : 0));
+  const largest = Math.max(...values);
+  const row = document.createElement("tr");
+  const name = document.createElement("th");
+  name.scope = "row";
+  name.textContent = heading.textContent;
+  row.append(name);
+  for (const [index, cell] of cells.entries()) {
+    const copy = document.createElement("td");
+    copy.textContent = cell.textContent;
+    if (largest > 0) copy.style.setProperty("--share", `${(90 * values[index]) / largest}%`);
+    row.append(copy);
+  }
+  return row;
+}
+
+function makeComparison(box) {
+  const table = document.getElementById(box.dataset.table);
+  const headings = [...table.tHead.rows[0].cells];
+  const rows = [...table.tBodies[0].rows];
+  const region = box.querySelector(".scroll");
+  const compared = region.querySelector("table");
+  const show = () => {
+    const ticked = rows.filter((row) => row.querySelector("input").checked);
+    region.hidden = ticked.length < 2;
+    const titles = [headings[0], ...ticked.map((row) => row.cells[0])].map((cell) => {
+      const title = document.createElement("th");
+      title.scope = "col";
+      title.textContent = cell.textContent;
+      return title;
+    });
+    compared.tHead.rows[0].replaceChildren(...titles);
+    const known = headings.map((heading, column) => [heading, column]).slice(1);
+    const shown = known.filter(([, column]) => ticked.some((row) => row.cells[column].textContent));
+    compared.tBodies[0].replaceChildren(...shown.map(([heading, column]) => comparedRow(heading, column, ticked)));
+  };
+  for (const row of rows) {
+    const tick = document.createElement("input");
+    tick.type = "checkbox";
+    tick.ariaLabel = `Compare ${row.cells[0].textContent}`;
+    tick.addEventListener("change", show);
+    row.cells[0].prepend(tick, " ");
+  }
+  box.hidden = false;
 }
 
 // True for what a configuration file or a shell takes as it stands: `compile: true`, but not `higher batch_size`.
@@ -119,4 +169,5 @@ for (const code of document.querySelectorAll(".try code")) {
   if (canBePasted(code.textContent)) addCopyButton(code);
 }
 for (const table of document.querySelectorAll("table.numbers")) makeSortable(table);
+for (const box of document.querySelectorAll(".comparison")) makeComparison(box);
 for (const form of document.querySelectorAll("form.filter")) makeFilter(form);

@@ -21,6 +21,7 @@ from multicard.figures.catalog import HOW_TO_READ, Drawing, load_drawing
 from multicard.papers.claim import PAPERS, Paper
 from multicard.papers.verdicts import NOT_MEASURED
 from multicard.programs import program_of
+from multicard.report.configurations import configurations_table
 from multicard.report.environment import environment, machine_limits
 from multicard.report.links import figure_links, run_links
 from multicard.report.results import (
@@ -133,6 +134,7 @@ def write_report(folder: Path, out: Path, plans: Mapping[str, ScenarioPlan]) -> 
         scenarios=[_scenario_section(scenario, contents.records, figure_numbers) for scenario in contents.scenarios],
         paper=PAPERS[OWN_PAPER],
         how_to_read=HOW_TO_READ,
+        configurations=configurations_table(contents),
         try_next=NEXT,
         runs=replace(runs, links=links_of_runs if any(links_of_runs) else []),
         incomplete=_incomplete_runs(contents.runs),

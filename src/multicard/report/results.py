@@ -53,6 +53,7 @@ class ScenarioContents:
     figures: list[FigureFiles]
     notes: list[str]  # lines about runs whose numbers are missing or doubtful, see `answers.notes`
     answer: Answer  # to its question
+    results: Results
     advice: Recommendations | None = None  # None without runs
 
     @property
@@ -104,6 +105,7 @@ def read_contents(folder: Path, plans: Mapping[str, ScenarioPlan]) -> ReportCont
                 figures=figures,
                 notes=notes(results, shows_profiled_window),
                 answer=headline(results),
+                results=results,
                 advice=advise(results) if results.runs else None,
             )
         )

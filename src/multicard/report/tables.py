@@ -51,6 +51,10 @@ class PageTable:
         """Return the table with `same` reduced to what is not stated elsewhere, in `stated`."""
         return replace(self, same=[pair for pair in self.same if pair not in stated])
 
+    def with_choices(self, names: Sequence[str]) -> "PageTable":
+        """Return the table with these columns to choose rows by; one that it does not have does not matter."""
+        return replace(self, choices=tuple(in_words(name) for name in names))
+
 
 class _Column(NamedTuple):
     heading: str
@@ -155,8 +159,8 @@ def run_table(contents: ReportContents) -> PageTable:
     abbreviated_names = names.groupby(data["scenario"]).transform(_abbreviated)
     unnamed_values = _unnamed_values(measures).reindex(data.index).fillna("")
     data.insert(0, "run", unnamed_values + abbreviated_names)
-    choices = tuple(in_words(name) for name in CHOICES)
-    return replace(numbers_table(data, most=len(data)), full_names=list(names), choices=choices)
+    table = numbers_table(data, most=len(data)).with_choices(CHOICES)
+    return replace(table, full_names=list(names))
 
 
 def _run_data(runs: pd.DataFrame, measures: pd.DataFrame) -> pd.DataFrame:
