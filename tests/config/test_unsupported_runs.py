@@ -129,3 +129,23 @@ def test_images_need_the_packages_of_their_extra(monkeypatch: pytest.MonkeyPatch
     assert missing == 'training on images needs torchvision (pip install "multicard[vision]")'
     assert refusal(VisionParameters(device="cpu"), replace(LAPTOP, vision=missing)) == missing
     assert replace(LAPTOP, vision=missing).hypothetical().vision is None
+
+
+@pytest.mark.parametrize(
+    ("workers", "devices", "cpus", "fitting"),
+    # A rank takes a CPU, and each of its workers one.
+    [(4, 1, 5, "1 worker"), (1, 2, 4, "0 workers")],
+)
+def test_more_workers_than_cpus_are_told_with_the_number_that_fits(
+    workers: int, devices: int, cpus: int, fitting: str
+) -> None:
+    p = on_cpus(strategy="ddp-ds", num_workers=workers, devices=devices)
+    line = Run(run_id(p), p).crowded_cpus(LAPTOP)
+    assert line is not None and line.endswith(f"; {fitting} per rank would fit")
+    assert f"ask for {cpus} CPUs, 2 found" in line
+
+
+def test_enough_cpus_no_workers_and_missing_devices_are_no_crowd() -> None:
+    for workers, devices in ((1, 1), (0, 2), (1, 3)):
+        p = on_cpus(strategy="ddp-ds", num_workers=workers, devices=devices)
+        assert Run(run_id(p), p).crowded_cpus(LAPTOP) is None

@@ -160,6 +160,8 @@ def run_and_print(plan: "Plan", config: Path, profile: Path | None = None, retry
             record = read_run_if_any(folder / run)
             if record is not None and not record.completed:
                 (folder / run / RUN).unlink()
+    if not plan.experiment.cluster:
+        say(*_crowded(plan))
     has_made_all = run_pipeline(config, profile)
     records = [read_run_if_any(folder / run) for run in plan.runnable()]
     ended = {record.outcome if record else None for record in records}
@@ -191,6 +193,7 @@ def print_runs(plan: "Plan", config: Path, retry_failed: bool = False) -> None:
     if unlikely_count:
         unlikely = counted(unlikely_count, "run")
         lines.append(f"{unlikely} unlikely to fit into the memory of a GPU (outcome out_of_memory)")
+    lines += _crowded(plan)
     for name, model in plan.experiment.models.items():
         if model.missing_files():
             lines.append(f"download the weights of {name}: {model.download_command}")
@@ -202,6 +205,12 @@ def print_runs(plan: "Plan", config: Path, retry_failed: bool = False) -> None:
     if replaced:
         lines.append(replaced)
     say(_table(plan, states, possible), *lines)
+
+
+def _crowded(plan: "Plan") -> list[str]:
+    """Return a line for each way in which runs that are to run here have too few CPUs for their loader workers."""
+    reasons = Counter(plan.runs[run].crowded_cpus(plan.machine) for run in plan.planned())
+    return [f"{counted(count, 'run')}: {reason}" for reason, count in reasons.items() if reason is not None]
 
 
 def _table(plan: "Plan", states: Mapping[str, str], possible: Mapping[str, "Run"]) -> "Table":

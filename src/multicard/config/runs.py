@@ -88,6 +88,23 @@ class Run:
                 return f"the workload {self.program.name} cannot use the {what} {name} (source: {definition.source})"
         return self.program.checks.config_error(p, self.inputs)
 
+    def crowded_cpus(self, machine: Machine) -> str | None:
+        """Return that the ranks and loader workers of the run share the CPUs of `machine`, and how many workers fit.
+
+        None if each has a CPU of its own, if the run has no workers, and if the run cannot run for lack of devices. A
+        cluster refuses such runs, see `unsupported_reason`; elsewhere they run, but measure how they share CPUs.
+        """
+        p = self.parameters
+        if not p.loader_workers or p.cpus_per_node <= machine.cpus or _hardware_missing(p, machine):
+            return None
+        for_workers = max(0, machine.cpus - p.ranks_per_node * p.threads)
+        fitting = for_workers // p.ranks_per_node
+        ranks = counted(p.ranks_per_node, "rank")
+        return (
+            f"{ranks} with loader workers ask for {p.cpus_per_node} CPUs, {machine.cpus} found, so they may wait for "
+            f"each other; {counted(fitting, 'worker')} per rank would fit"
+        )
+
     def device_memory_bytes(self) -> int | None:
         """Return an estimate of the most bytes of memory that training takes on one device; None if there is none."""
         return self.program.resources(self.parameters, self.inputs).device_memory_bytes

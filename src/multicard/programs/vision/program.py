@@ -49,7 +49,7 @@ def _unsupported_reason(p: VisionParameters, machine: Machine, inputs: Inputs) -
         return f"a batch of {p.batch_size} cannot be shared equally by {p.devices} devices"
     samples = training_samples(inputs["dataset"]) if "dataset" in inputs else None
     if samples is not None and samples < p.distinct_samples_of_step:
-        return f"the data set has {samples} training samples, fewer than a step"
+        return _data_error(p, samples)
     if p.cuda_graphs and p.device == "cpu":
         return "CUDA graphs need a GPU"
     if p.loader == "dali" and not machine.dali:
