@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from multicard.answers.scaling.speedup_tables import add_scaling
+from multicard.figures.caption import caption
 from multicard.figures.draw import draw
 from multicard.programs import PROGRAMS
 from multicard.results.gathering import store
@@ -165,6 +166,13 @@ def said(name: str, results: Results) -> str:
     """All words in a figure, on one line."""
     figure, _ = draw(name, results)
     return " ".join(word for text in closed(figure).findobj(Text) for word in text.get_text().split())
+
+
+def explained(name: str, results: Results) -> str:
+    """The caption of a figure."""
+    figure, data = draw(name, results)
+    closed(figure)
+    return caption(name, results, data)
 
 
 def closed(figure: Figure) -> Figure:

@@ -14,6 +14,7 @@ from figures.measured import (
     adopted,
     closed,
     drawn,
+    explained,
     gathered,
     group_names,
     heading,
@@ -74,7 +75,7 @@ def test_a_figure_is_written_in_every_format_and_the_same_measures_give_the_same
         draw_scenario([name], scenario, tmp_path / folder)
     files = {path.name: path.read_bytes() for path in (tmp_path / "a").iterdir()}
     assert files == {path.name: path.read_bytes() for path in (tmp_path / "b").iterdir()}
-    begins = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF", "csv": b"series,"}
+    begins = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF", "csv": b"series,", "txt": b"What does each"}
     assert {f"{name}.{suffix}" for suffix in begins} == set(files)
     assert all(files[f"{name}.{suffix}"].startswith(first) for suffix, first in begins.items())
 
@@ -183,20 +184,23 @@ def test_sizes_are_lines_of_time_and_efficiency_a_row_of_panels_per_precision() 
     assert words(right) == ["completed runs on 2 GPUs only:\nno efficiency"]
 
 
-def test_runs_that_did_not_complete_or_cannot_run_here_are_counted_over_the_figure(tmp_path: Path) -> None:
+def test_runs_that_did_not_complete_or_cannot_run_here_are_counted_in_the_caption(tmp_path: Path) -> None:
     measures = pictures()
     measures.loc[0, "outcome"] = "out_of_memory"
     scenario = gathered(tmp_path, measures)
-    assert "Without numbers: 1 out of memory" in said("step_breakdown", scenario)
+    assert "Without numbers: 1 out of memory." in explained("step_breakdown", scenario)
     outcomes = pd.DataFrame({"run": ["a", "b", "c"], "outcome": ["completed", "not run", "not run"], "reason": None})
     outcomes.to_csv(tmp_path / OUTCOME_TABLE, index=False)
-    assert "Without numbers: 1 out of memory, 2 not run here" in said("step_breakdown", gathered(tmp_path, measures))
+    assert "Without numbers: 1 out of memory, 2 not run here" in explained(
+        "step_breakdown", gathered(tmp_path, measures)
+    )
 
 
 def test_a_figure_with_nothing_to_show_says_why(tmp_path: Path) -> None:
     failed = gathered(tmp_path / "failed", pictures().assign(outcome="failed"))
-    shown = said("speedup", failed)
-    assert "No run completed" in shown and "Without numbers: 10 failed" in shown
+    assert said("speedup", failed) == "No run completed"
+    shown = explained("speedup", failed)
+    assert "Nothing to show: No run completed. Without numbers: 10 failed." in shown
     assert draw("speedup", failed)[1].to_dict("list") == {"nothing_to_show": ["No run completed"]}
     ablated = gathered(tmp_path / "ablated", pictures().assign(ablate="loader"))
     assert "No run completed" in said("step_breakdown", ablated)
@@ -212,7 +216,7 @@ def test_a_figure_with_nothing_to_show_says_why(tmp_path: Path) -> None:
     assert "Completed runs on 2 CPU processes only: neither speed-up nor efficiency" in said("speedup", two)
 
 
-def test_runs_of_several_machines_or_versions_are_marked_over_the_figure(tmp_path: Path) -> None:
+def test_runs_of_several_machines_or_versions_are_marked_in_the_caption_and_not_in_the_picture(tmp_path: Path) -> None:
     measures = pictures()[:2]
     info = {"machine": "4 × H100", "versions": "python 3.11, torch 2.10", "variables": '{"NCCL_DEBUG": "WARN"}'}
     other = {"machine": "1 × H$200$", "versions": "python 3.11, torch 2.11"}
@@ -230,7 +234,21 @@ def test_runs_of_several_machines_or_versions_are_marked_over_the_figure(tmp_pat
         scenario = gathered(tmp_path / str(number), measures, runs_info=runs)
         assert notes(scenario) == lines_above
         for line in lines_above:
-            assert line.replace("$", r"\$") in said("step_breakdown", scenario)  # no formula
+            assert f"{line}." in explained("step_breakdown", scenario)
+            assert "2 " not in said("step_breakdown", scenario)
+
+
+def test_a_caption_says_what_was_trained_on_which_machine_and_how_often(tmp_path: Path) -> None:
+    runs = [{"run": f"run{n}", "machine": "4 × H100, EPYC", "versions": "torch 2.10, profiler nsys"} for n in range(2)]
+    scenario = gathered(tmp_path, pictures()[:2], runs_info=runs)
+    text = explained("iteration_time", scenario)
+    assert text.startswith(
+        "How long does a step take, and how much work is done per second, as devices are added? "
+        "Measured: digits, 32 px, mobilenet_v2; ddp; 4 × H100, EPYC; torch 2.10. "
+    )
+    assert text.endswith("n=2 repeats, 95% CI.")
+    single = gathered(tmp_path / "single", pictures()[:1])
+    assert explained("iteration_time", single).endswith("n=1: a single repeat of each, so no intervals.")
 
 
 def test_a_figure_of_synthetic_runs_says_so(tmp_path: Path) -> None:
@@ -238,6 +256,9 @@ def test_a_figure_of_synthetic_runs_says_so(tmp_path: Path) -> None:
     real = {"run": "run1", "machine": "4 × H100", "versions": "python 3.11"}
     for which, info in (("all", [made]), ("some", [made, real])):
         scenario = gathered(tmp_path / which, pictures()[:2], runs_info=info)
-        assert f"Synthetic: {which} runs, on no real machine" in said("step_breakdown", scenario)
+        assert f"Synthetic: {which} runs, on no real machine." in explained("step_breakdown", scenario)
+        # A picture may be shown without its caption.
+        in_picture = {"all": "synthetic data", "some": "some data are synthetic"}[which]
+        assert in_picture in said("step_breakdown", scenario)
         assert set(draw("step_breakdown", scenario)[1]["synthetic"]) == {which}
     assert "synthetic" not in draw("step_breakdown", gathered(tmp_path / "real", pictures()[:2], runs_info=[real]))[1]

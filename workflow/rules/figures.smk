@@ -83,10 +83,12 @@ rule draw_figures:
         code=code("draw_figures.py", "figures"),
         figures=lambda wildcards: PLAN.figures()[wildcards.scenario],
         scenario=lambda wildcards, input: str(Path(input.measures).parent),
+        width=EXPERIMENT.figure_width,
         question=question,
         summary=summary,
     message:
         "draw the figures of the scenario {wildcards.scenario}"
     shell:
         'python "$SCRIPTS/draw_figures.py"'
-        " --scenario {params.scenario:q} --out {output:q} {params.figures:q} 2> {log:q}"
+        " --scenario {params.scenario:q} --out {output:q} --width {params.width:q} {params.figures:q}"
+        " 2> {log:q}"

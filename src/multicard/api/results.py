@@ -21,6 +21,7 @@ from multicard.answers.scaling.series_tables import checked_line, checks_table, 
 from multicard.api.display import Markdown, NotebookAnswer, titled
 from multicard.api.scenario import ScenarioResults
 from multicard.config.experiment import ARCHIVE, Experiment, parameters_in
+from multicard.config.figures import WidthName
 from multicard.config.load import read_experiment
 from multicard.core.errors import UserError
 from multicard.core.files import sha256
@@ -181,9 +182,13 @@ class ExperimentResults:
         # Scenarios may share runs.
         return steps.drop_duplicates(["run", "rank", "step"], ignore_index=True)
 
-    def figure(self, name: str, scenario: str | None = None) -> Figure:
+    def figure(self, name: str, scenario: str | None = None, width: WidthName = "page") -> Figure:
         """Draw a figure of the catalog for one scenario; see `ScenarioResults.figure` and `scenario`."""
-        return self.scenario(scenario).figure(name)
+        return self.scenario(scenario).figure(name, width)
+
+    def caption(self, name: str, scenario: str | None = None) -> str:
+        """Return the caption of a figure for one scenario; see `ScenarioResults.caption` and `scenario`."""
+        return self.scenario(scenario).caption(name)
 
     def claims(self) -> pd.DataFrame:
         """Check the claims of the two papers against the measurements, a row per claim.
@@ -256,11 +261,13 @@ class ExperimentResults:
         redact = Allowed().record if from_archive else None
         return compare(self._side, new._side, tolerance, measures, redact)
 
-    def draw(self, out: str | Path) -> Drawn:
+    def draw(self, out: str | Path, width: WidthName | None = None) -> Drawn:
         """Write all tables, figures, conclusions and the report, as the workflow does after its runs.
 
         They are written to the folder `out`, which must be empty or not exist; if an error is raised while they are
         made, nothing is written.
+
+        `width`: `column` (3.3 inches) or `page` (7 inches) for all figures; None for what the configuration says.
 
         Raises `UserError` if `out` is not empty, the configuration is not known, or a run is damaged.
         """
@@ -268,7 +275,7 @@ class ExperimentResults:
         if self._experiment is None:
             raise UserError(f"{self.path}: has no configuration; pass the configuration file of these runs")
         folder, plans = self._measured
-        return draw(folder, plans, Path(out))
+        return draw(folder, plans, Path(out), width or self._experiment().figure_width)
 
     def proposal(self, out: str | Path, request: Request, scenario: str | None = None) -> list[Path]:
         """Write one page for an application for computing time: Markdown, with its figure in an SVG file.

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from multicard.answers.scaling.headline import headline
 from multicard.answers.scaling.speedup_tables import speedup_table
 from multicard.api.display import NotebookAnswer, titled, unmanaged
-from multicard.config.figures import FIGURES
+from multicard.config.figures import FIGURES, WidthName
 from multicard.core.errors import UserError
 from multicard.core.layout import SCENARIO_TABLES
 from multicard.core.text import counted
@@ -60,14 +60,34 @@ class ScenarioResults:
             raise UserError(f"no table {table} of a scenario, expected one of {', '.join(SCENARIO_TABLES)}")
         return self.results.table(table)
 
-    def figure(self, name: str) -> Figure:
+    def figure(self, name: str, width: WidthName = "page") -> Figure:
         """Draw a figure of the catalog (`python -m multicard.figures`). A figure with nothing to show says why.
+
+        `width`: `column` (3.3 inches) or `page` (7 inches). What to know of its runs is in its `caption`.
 
         Raises `UserError` if there is no figure of that name, if the scenario is of another program than the
         figure needs, or if it lacks a parameter that the figure needs.
         """
         from multicard.figures.draw import draw
 
+        self._check_figure(name)
+        return unmanaged(draw(name, self.results, width)[0])
+
+    def caption(self, name: str) -> str:
+        """Return the caption of a figure: what was measured on which machine, how to read it, repeats and doubts.
+
+        Raises `UserError` as `figure` does.
+        """
+        from multicard.figures.caption import caption
+        from multicard.figures.draw import draw
+
+        self._check_figure(name)
+        figure, data = draw(name, self.results)
+        unmanaged(figure)
+        return caption(name, self.results, data)
+
+    def _check_figure(self, name: str) -> None:
+        """Raise `UserError` if there is no figure of that name, or if the scenario lacks what it needs."""
         if name not in FIGURES:
             raise UserError(f"no figure {name}, expected one of {', '.join(FIGURES)}")
         entry, workloads = FIGURES[name], list(self.measures["workload"].unique())
@@ -75,7 +95,6 @@ class ScenarioResults:
         if is_of_others or (entry.axis and entry.axis not in self.measures):
             scenario = f"found the workload {', '.join(workloads)} in the scenario {self.name}"
             raise UserError(f"the figure {name} needs {entry.needs}, {scenario}")
-        return unmanaged(draw(name, self.results)[0])
 
     def __repr__(self) -> str:
         return f"<scenario {self.name}: {counted(len(self.runs), 'run')}>"

@@ -34,6 +34,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--out", type=Path, metavar="FOLDER",
         help="where tables, figures and the report go, an empty folder (default: report-NAME)",
     )  # fmt: skip
+    add(
+        "--width", choices=("column", "page"),
+        help="width of the figures: 3.3 inches, as a column of a journal, or 7 (default: as the configuration says)",
+    )  # fmt: skip
     either = parser.add_mutually_exclusive_group()
     either.add_argument(
         "--claims", action="store_true", help="print the verdict on each claim of the two papers instead"
@@ -65,8 +69,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Draw recorded runs without running anything, and print where the report is.
 
-    With --claims or --proposal, do that instead. If a results folder has a report already, and --out is not given, only
-    print where it is.
+    With --claims or --proposal, do that instead. If a results folder has a report already, and neither --out nor
+    --width is given, only print where it is.
     """
     from multicard import read_results
     from multicard.config.experiment import ARCHIVE
@@ -78,7 +82,8 @@ def run(arguments: argparse.Namespace) -> None:
         return
     if stated:
         raise UserError(f"--{next(iter(stated))}: stated without --proposal, expected both")
-    if not arguments.claims and source.is_dir() and not arguments.out and (source / REPORT).is_file():
+    is_to_draw = arguments.out or arguments.width
+    if not arguments.claims and not is_to_draw and source.is_dir() and (source / REPORT).is_file():
         say(f"report: {source / REPORT}")
         return
     results = read_results(source)
@@ -86,7 +91,7 @@ def run(arguments: argparse.Namespace) -> None:
         print_claims(results)
         return
     name = source.resolve().name.removesuffix(ARCHIVE).removesuffix(".yaml")
-    drawn = results.draw(arguments.out or Path(f"report-{name}"))
+    drawn = results.draw(arguments.out or Path(f"report-{name}"), arguments.width)
     say(f"runs: {drawn.runs}, figures: {drawn.figures}, report: {drawn.report}")
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, StringConstraints, model_validator
 
 from multicard.config.cluster import Cluster
-from multicard.config.figures import FIGURES, FigureName
+from multicard.config.figures import FIGURES, FigureName, WidthName
 from multicard.config.scenario_parameters import Fixed, Vary
 from multicard.core.text import quoted
 from multicard.programs.datasets import Dataset, Digits, Strict
@@ -134,6 +134,10 @@ class Experiment(Strict):
         ge=0,
         description="Seed of the order in which runs start: of scenarios that share runs every configuration once, "
         "shuffled, then again for the next repeat. Another seed reruns nothing.",
+    )
+    figure_width: WidthName = Field(
+        default="page",
+        description="Width of figures in print: `page` is 7 inches, `column` 3.3; text has the same size in both.",
     )
     cluster: Cluster | None = Field(
         default=None,

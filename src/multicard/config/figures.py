@@ -102,6 +102,9 @@ _ENTRIES = (
 # Every figure by its name, in the order of the catalog.
 FIGURES: dict[str, FigureEntry] = {entry.name: entry for entry in _ENTRIES}
 
+# Width of a figure in print: of one column of a journal with two, or of both, which is the text's width on a page.
+WidthName = Literal["column", "page"]
+
 # For pydantic the type is the choice of all names. A type checker does not accept a `Literal` that is made from data.
 if TYPE_CHECKING:
     FigureName = str

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from multicard.figures.style import HATCHES, Fills, colours, filled
+from multicard.figures.style import HATCHES, LINE_IN, SMALLEST_POINTS, Fills, colours, filled, is_column
 
 # Inches that the rows of a figure may take so that the figure, with its axis and its legend, fits on a page.
 PAGE_IN = 8.5
@@ -23,6 +23,18 @@ def height_of(row_count: int, row_in: float = 0.34) -> float:
     (3.4000000000000004, 8.5, 12.0)
     """
     return max(min(row_count * row_in, PAGE_IN), row_count * LOWEST_ROW_IN)
+
+
+def rows_height_in(names: Iterable[str], row_in: float = 0.34) -> float:
+    """Return the inches that rows with these names take: a name in a column may need several lines."""
+    names = list(names)
+    line_count = max((_row_name(name).count("\n") + 1 for name in names), default=1)
+    return height_of(len(names), max(row_in, LINE_IN * line_count + 0.05))
+
+
+def _row_name(name: str) -> str:
+    """Return the name of a row in up to three lines, which are shorter in a column."""
+    return filled(name, 17 if is_column() else 34)
 
 
 def draw_grouped_bars(
@@ -80,7 +92,13 @@ def _note_missing_bar(axes: Axes, position: float, outcome: str) -> None:
     """Write in the place of a bar why there is none: its outcome, or that a completed run recorded no value."""
     reason = "not recorded" if outcome == "completed" else outcome.replace("_", " ")
     axes.annotate(
-        reason, (0, position), xytext=(3, 0), textcoords="offset points", va="center", fontsize=5.5, color="0.3"
+        reason,
+        (0, position),
+        xytext=(3, 0),
+        textcoords="offset points",
+        va="center",
+        fontsize=SMALLEST_POINTS,
+        color="0.3",
     )
 
 
@@ -125,10 +143,10 @@ def draw_stacked_bars(
 
 def name_rows(axes: Axes, names: Sequence[str]) -> None:
     """Name the rows of a panel, with the first row at the top; in small print if rows are low."""
-    characters, row_of_small_print_in = 34, 0.2
-    axes.set_yticks(range(len(names)), [filled(name, characters) for name in names])
+    row_of_small_print_in = 0.2
+    axes.set_yticks(range(len(names)), [_row_name(name) for name in names])
     if height_of(len(names)) < row_of_small_print_in * len(names):
-        axes.tick_params(axis="y", labelsize="x-small")
+        axes.tick_params(axis="y", labelsize=SMALLEST_POINTS)
     axes.set_ylim(len(names) - 0.5, -0.5)
     axes.grid(visible=False, axis="y")
 

@@ -15,11 +15,21 @@ from multicard.answers.comparison.comparisons import varied
 from multicard.answers.scaling.speedup_tables import over_repeats
 from multicard.core.text import counted, for_figure
 from multicard.core.units import BYTES, JOULES, MINUTES, SECONDS, unit_for
-from multicard.figures.bars import draw_grouped_bars, height_of
+from multicard.figures.bars import draw_grouped_bars, rows_height_in
 from multicard.figures.catalog import BARS, POINTS, figure
 from multicard.figures.points import Quantity, draw_series, series_of
 from multicard.figures.series import completed_of, configuration_names, device_word, labels, named_runs
-from multicard.figures.style import WIDTH_IN, Colour, NothingToShow, colours, legend_below, remove_legend
+from multicard.figures.style import (
+    Colour,
+    NothingToShow,
+    colours,
+    is_column,
+    legend_below,
+    one_panel,
+    remove_legend,
+    side_by_side,
+    width_in,
+)
 from multicard.programs import program_of
 from multicard.results.notices import UNCOUNTED
 from multicard.results.provenance import distinguishing_words
@@ -68,8 +78,8 @@ def techniques(results: Results) -> tuple[Figure, pd.DataFrame]:
     data = named(over_repeats(results, ["iteration_time_s", "peak_memory_bytes"], include_lost=True))
     runs = named(completed_of(measures))
     group_height_in = _group_height_in(data)
-    height_in = 1.1 + height_of(data["group"].nunique(), group_height_in)
-    figure, (time_axes, memory_axes) = plt.subplots(1, 2, figsize=(WIDTH_IN, height_in), sharey=True)
+    height_in = 1.1 + rows_height_in(data["group"].unique(), group_height_in)
+    figure, (time_axes, memory_axes) = side_by_side(height_in, share_rows=True)
     time_scale, time_unit = unit_for(data["iteration_time_s"], SECONDS)
     draw_grouped_bars(time_axes, data, runs, "group", "iteration_time_s", time_scale)
     time_axes.set(title="Iteration time", xlabel=f"Time per step ({time_unit})")
@@ -121,10 +131,10 @@ def tradeoff(results: Results) -> tuple[Figure, pd.DataFrame]:
     rows_of_panels = list(timed.groupby(["job", "machine", "versions"], sort=False, dropna=False))
     machines = distinguishing_words([(machine, versions) for (_, machine, versions), _ in rows_of_panels])
     panel_count = len(rows_of_panels)
-    row_count = math.ceil(panel_count / 2)
-    column_count = min(2, panel_count)
-    height_in = 3.4 if panel_count < 3 else 0.6 + 2.8 * row_count
-    figure, grid = plt.subplots(row_count, column_count, figsize=(WIDTH_IN, height_in), squeeze=False)
+    column_count = 1 if is_column() else min(2, panel_count)
+    row_count = math.ceil(panel_count / column_count)
+    height_in = 3.2 if row_count == 1 else 0.6 + 2.6 * row_count
+    figure, grid = plt.subplots(row_count, column_count, figsize=(width_in(), height_in), squeeze=False)
     panels = grid.flat[:panel_count]
     unused = grid.flat[panel_count:]
     for axes, ((job, *_), rows), machine in zip(panels, rows_of_panels, machines, strict=True):
@@ -245,7 +255,7 @@ def energy(results: Results) -> tuple[Figure, pd.DataFrame]:
         reason = " (a CPU has no meter)" if is_on_cpus else ": the GPUs were not metered"
         raise NothingToShow(f"no energy was recorded{reason}")
     series = series_of(results, [work.energy])
-    figure, axes = plt.subplots(figsize=(WIDTH_IN, series.height_in))
+    figure, axes = one_panel(series.height_in)
     scale, unit = unit_for(series.means[work.energy], JOULES)
     title = f"Energy per {work.name}, all GPUs"
     label = f"Energy per {work.name} ({unit})"
@@ -277,8 +287,7 @@ def memory(results: Results) -> tuple[Figure, pd.DataFrame]:
     data.insert(0, "configuration", configuration_names(measures, data))
     bars = _by_kind(data, recorded)
     runs = _by_kind(named_runs(measures), recorded)
-    height_in = 1.1 + height_of(len(data), _group_height_in(bars))
-    figure, axes = plt.subplots(figsize=(WIDTH_IN, height_in))
+    figure, axes = one_panel(1.1 + rows_height_in(data["configuration"], _group_height_in(bars)))
     scale, unit = unit_for(bars["bytes"], BYTES)
     draw_grouped_bars(axes, bars, runs, "configuration", "bytes", scale)
     axes.set(title="Peak memory of the fullest device", xlabel=f"Peak memory ({unit})")

@@ -7,13 +7,15 @@ from pathlib import Path
 import matplotlib as mpl
 import matplotlib.pyplot as plt
 import pandas as pd
-from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
 
-from multicard.answers.notes import notes, synthetic
+from multicard.answers.notes import synthetic
+from multicard.config.figures import WidthName
 from multicard.core.files import atomic_write
+from multicard.core.text import for_figure
+from multicard.figures.caption import caption
 from multicard.figures.catalog import load_drawing
-from multicard.figures.style import WIDTH_IN, NothingToShow, note_above, styled
+from multicard.figures.style import CHARACTER_IN, PAGE, NothingToShow, mark_synthetic, styled, width_in
 from multicard.results.results import Results
 from multicard.results.tables import write_csv
 
@@ -22,16 +24,19 @@ FORMATS = ("png", "svg", "pdf")
 METADATA = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
 
 
-def draw_scenario(names: Iterable[str], scenario: Path, out: Path) -> None:
-    """Draw figures of a scenario into the folder `out`.
+def draw_scenario(names: Iterable[str], scenario: Path, out: Path, width: WidthName = PAGE) -> None:
+    """Draw figures of a scenario into the folder `out`, and write the caption of each beside it.
 
-    `names`: keys of `FIGURES`; `scenario`: folder with the measures and tables of the scenario. Raises `UserError` if a
-    table is missing or cannot be read.
+    `names`: keys of `FIGURES`; `scenario`: folder with the measures and tables of the scenario; `width`: key of
+    `WIDTHS_IN`. Raises `UserError` if a table is missing or cannot be read.
     """
     mpl.use("Agg")
     results = Results.read_scenario(scenario)
     for name in names:
-        save(*draw(name, results), out / name)
+        figure, data = draw(name, results, width)
+        save(figure, data, out / name)
+        with atomic_write(out / f"{name}.txt") as temporary:
+            temporary.write_text(f"{caption(name, results, data)}\n", encoding="utf-8")
 
 
 def save(figure: Figure, data: pd.DataFrame, stem: Path) -> None:
@@ -51,15 +56,15 @@ def save(figure: Figure, data: pd.DataFrame, stem: Path) -> None:
         plt.close(figure)
 
 
-def draw(name: str, results: Results) -> tuple[Figure, pd.DataFrame]:
+def draw(name: str, results: Results, width: WidthName = PAGE) -> tuple[Figure, pd.DataFrame]:
     """Draw the figure `name` of a scenario, and return it with the table of the numbers that it shows.
 
-    Notes above the figure state runs without numbers, several machines or versions, synthetic timings, and runs whose
-    numbers are in doubt. If timings are synthetic, the table has a column `synthetic`: "all" or "some". If there is
-    nothing to show, the figure states why, and so does the table, in its only column `nothing_to_show`.
+    Runs without numbers and doubts are in its `caption`, not in the picture. If timings are synthetic, the picture says
+    so, and the table has a column `synthetic`: "all" or "some". If there is nothing to show, the figure states why, and
+    so does the table, in its only column `nothing_to_show`. `width`: key of `WIDTHS_IN`.
     """
     drawing = load_drawing(name)
-    with styled():
+    with styled(width):
         try:
             if results.completed().frame().empty:
                 raise NothingToShow("No run completed")
@@ -67,35 +72,16 @@ def draw(name: str, results: Results) -> tuple[Figure, pd.DataFrame]:
             is_synthetic = synthetic(results)
             if is_synthetic:
                 data = data.assign(synthetic=is_synthetic)
+                mark_synthetic(figure, is_synthetic)
         except NothingToShow as nothing:
             figure, data = _empty(str(nothing))
-        note_above(figure, [*notes(results, drawing.profiled), *_repeats(figure, data)])
     return figure, data
 
 
 def _empty(reason: str) -> tuple[Figure, pd.DataFrame]:
     """Return a figure without panels that states the reason, and a table with the reason."""
-    figure = plt.figure(figsize=(WIDTH_IN, 1.2))
-    sentence = textwrap.fill(f"{reason[0].upper()}{reason[1:]}", 70)
-    figure.text(0.5, 0.5, sentence, ha="center", va="center", fontsize="large")
+    figure = plt.figure(figsize=(width_in(), 1.2))
+    characters = int(width_in() / CHARACTER_IN) - 2
+    sentence = textwrap.fill(for_figure(f"{reason[0].upper()}{reason[1:]}", len(reason)), characters)
+    figure.text(0.5, 0.5, sentence, ha="center", va="center")
     return figure, pd.DataFrame({"nothing_to_show": [reason]})
-
-
-def _repeats(figure: Figure, data: pd.DataFrame) -> list[str]:
-    """Return a note on the number of repeats of each mean, and on the whiskers; empty if `data` states no repeats."""
-    counts = data["repeats"][data["repeats"] > 0] if "repeats" in data else pd.Series(dtype=int)
-    if counts.empty:
-        return []
-    fewest, most = int(counts.min()), int(counts.max())
-    if most == 1:
-        return ["n=1: a single repeat of each, so no intervals"]
-    n = f"n={fewest}" if fewest == most else f"n={fewest} to {most}"
-    interval = ", 95% CI" if _has_whiskers(figure) else ""
-    return [f"Mean of {n} repeats{interval}"]
-
-
-def _has_whiskers(figure: Figure) -> bool:
-    """True if a panel has marks or bars that were drawn with whiskers."""
-    containers = [container for axes in figure.axes for container in axes.containers]
-    # Bars have their whiskers as an attribute; marks with whiskers are an `ErrorbarContainer` themselves.
-    return any(isinstance(getattr(drawn, "errorbar", drawn), ErrorbarContainer) for drawn in containers)

@@ -11,11 +11,19 @@ from matplotlib.figure import Figure
 from multicard.answers.ablation import as_table, costs
 from multicard.answers.comparison.comparisons import as_used, gains, overheads, varied
 from multicard.core.text import counted, for_figure
-from multicard.figures.bars import height_of
+from multicard.figures.bars import rows_height_in
 from multicard.figures.catalog import HOLLOW, RATIOS, figure
 from multicard.figures.points import Quantity, Series, draw_series, set_value_limits, value_limits
 from multicard.figures.series import completed_of, device_word, labels, setting_label
-from multicard.figures.style import WIDTH_IN, NothingToShow, colours, legend_below, ordered_colours
+from multicard.figures.style import (
+    NothingToShow,
+    colours,
+    is_column,
+    legend_below,
+    one_panel,
+    ordered_colours,
+    width_in,
+)
 from multicard.results.results import Results
 
 GAIN = (
@@ -122,8 +130,14 @@ def _draw_gain(results: Results, parameter: str) -> tuple[Figure, pd.DataFrame]:
     shown = data.assign(device=measures["device"].iloc[0])
     values = list(dict.fromkeys(data["value"]))
     all_series = Series(shown)
+    row_count, column_count = (len(values), 1) if is_column() else (1, len(values))
     figure, panels = plt.subplots(
-        1, len(values), figsize=(WIDTH_IN, all_series.height_in), squeeze=False, sharey=True, sharex=True
+        row_count,
+        column_count,
+        figsize=(width_in(), row_count * all_series.height_in),
+        squeeze=False,
+        sharey=True,
+        sharex=True,
     )
     # Panels share their axes: drawing a panel changes the limits of all. So the limits of each panel are collected, and
     # the outermost ones are set at the end.
@@ -177,10 +191,10 @@ def ablation(results: Results) -> tuple[Figure, pd.DataFrame]:
         parts += ": " + data["configuration"]
     shown = data.assign(series=parts.map(for_figure))
     series_by_count = {count: Series(rows) for count, rows in shown.groupby("devices")}
-    row_counts = [len(series.names) for series in series_by_count.values()]
-    height = 0.6 + sum(0.6 + height_of(row_count, 0.3) for row_count in row_counts)
+    heights_in = [rows_height_in(series.names, 0.3) for series in series_by_count.values()]
+    height = 0.6 + sum(0.6 + rows_in for rows_in in heights_in)
     figure, panels = plt.subplots(
-        len(row_counts), 1, figsize=(WIDTH_IN, height), squeeze=False, sharex=True, height_ratios=row_counts
+        len(heights_in), 1, figsize=(width_in(), height), squeeze=False, sharex=True, height_ratios=heights_in
     )
     # Panels share the axis of values: drawing a panel changes the limits of all. So the limits of each panel are
     # collected, and the outermost ones are set at the end.
@@ -216,7 +230,7 @@ def profiler_overhead(results: Results) -> tuple[Figure, pd.DataFrame]:
     data.insert(0, "series", labels(data, varying))
     runs = completed_of(measures)
     series = Series(data, runs.assign(series=labels(runs, varying)))
-    figure, axes = plt.subplots(figsize=(WIDTH_IN, series.height_in))
+    figure, axes = one_panel(series.height_in)
     overhead = Quantity("profiler_overhead", "Profiling overhead", "Profiling overhead (%)", 100.0, has_zero_line=True)
     draw_series(axes, series, overhead)
     legend_below(figure, axes)

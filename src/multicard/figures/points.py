@@ -13,7 +13,7 @@ from matplotlib.ticker import FixedLocator, NullLocator, ScalarFormatter
 
 from multicard.answers.comparison.comparisons import varied
 from multicard.answers.scaling.speedup_tables import over_repeats
-from multicard.figures.bars import draw_repeats, height_of, name_rows, whisker_lengths
+from multicard.figures.bars import draw_repeats, name_rows, rows_height_in, whisker_lengths
 from multicard.figures.series import completed_of, device_axis, labels
 from multicard.figures.style import Colour, colours, note_inside
 from multicard.results.results import Results
@@ -59,7 +59,7 @@ class Series:
     @property
     def height_in(self) -> float:
         """Inches that a figure with such panels takes."""
-        return 3.2 if self.is_over_devices else 1.1 + height_of(self.means["series"].nunique(), 0.3)
+        return 2.8 if self.is_over_devices else 1.1 + rows_height_in(self.names, 0.3)
 
     def colour_of(self, name: str) -> Colour:
         """Return the colour of a series. Without a palette all rows have the same one: their names distinguish them."""

@@ -14,7 +14,15 @@ from multicard.core.units import MINUTES, SECONDS, unit_for
 from multicard.figures.catalog import POINTS, RATIOS, REPEATS, figure
 from multicard.figures.points import Quantity, Series, draw_series, series_of
 from multicard.figures.series import completed_of, labels, only_count, setting_label
-from multicard.figures.style import WIDTH_IN, NothingToShow, legend_below, note_inside, ordered_colours
+from multicard.figures.style import (
+    NothingToShow,
+    is_column,
+    legend_below,
+    note_inside,
+    ordered_colours,
+    side_by_side,
+    width_in,
+)
 from multicard.results.notices import UNCOUNTED
 from multicard.results.results import Results
 
@@ -48,12 +56,12 @@ def iteration_time(results: Results) -> tuple[Figure, pd.DataFrame]:
     rate = throughput_of(measures)
     series = series_of(results, ["iteration_time_s", rate])
     shown = _with_scaling(series, results)
-    figure, (time_axes, rate_axes) = plt.subplots(1, 2, figsize=(WIDTH_IN, series.height_in))
+    figure, (time_axes, rate_axes) = side_by_side(series.height_in)
     scale, unit = unit_for(series.means["iteration_time_s"], SECONDS)
     time = Quantity("iteration_time_s", "Iteration time", f"Time per step ({unit})", scale)
     draw_series(time_axes, shown, time)
     draw_series(rate_axes, shown, THROUGHPUTS[rate])
-    if not series.is_over_devices:
+    if not series.is_over_devices and not is_column():
         # The left panel has the names of the rows.
         rate_axes.tick_params(labelleft=False)
     legend_below(figure, time_axes, rate_axes)
@@ -85,7 +93,7 @@ def speedup(results: Results) -> tuple[Figure, pd.DataFrame]:
         raise NothingToShow(f"{UNCOUNTED}: state samples_per_step for speed-up and efficiency")
     series = series_of(results, ["speedup", "efficiency"])
     shown = _with_scaling(series, results)
-    figure, (speedup_axes, efficiency_axes) = plt.subplots(1, 2, figsize=(WIDTH_IN, 3.4))
+    figure, (speedup_axes, efficiency_axes) = side_by_side(3.0)
     counts = sorted(series.means["devices"].unique())
     ideal_speedup = {count: count for count in counts}
     draw_series(speedup_axes, shown, Quantity("speedup", "Speed-up", "Speed-up over one device", ideal=ideal_speedup))
@@ -123,8 +131,10 @@ def image_size_scaling(results: Results) -> tuple[Figure, pd.DataFrame]:
     sizes = list(dict.fromkeys(means["series"]))
     palette = dict(zip(sizes, ordered_colours(len(sizes)), strict=True))
     only = only_count(measures)
-    height_in = 0.7 + 2.4 * len(panels)
-    figure, rows = plt.subplots(len(panels), 2, figsize=(WIDTH_IN, height_in), squeeze=False)
+    column_count = 1 if is_column() else 2
+    row_count = 2 * len(panels) // column_count
+    figure, grid = plt.subplots(row_count, column_count, figsize=(width_in(), 0.7 + 2.3 * row_count), squeeze=False)
+    rows = grid.reshape(len(panels), 2)
     for (time_axes, efficiency_axes), panel in zip(rows, panels, strict=True):
         means_of_panel = means[means["panel"] == panel]
         runs_of_panel = runs[runs["panel"] == panel]

@@ -1,13 +1,12 @@
 """Draw a search: the value of each run and the best value so far, over the time that all runs took."""
 
-import matplotlib.pyplot as plt
 import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from multicard.core.units import ONE, SECONDS, heading, number, unit_for, units_of
-from multicard.figures.style import WIDTH_IN, colours, legend_below, note_above, remove_legend, styled
+from multicard.figures.style import colours, legend_below, mark_synthetic, one_panel, remove_legend, styled
 from multicard.stats.interval import Interval
 
 
@@ -37,7 +36,7 @@ def draw_search(trials: pd.DataFrame, measure: str, best: Interval, question: st
     best_so_far = value_scale * trials["best_so_far"].astype(float)
     best_colour = colours(3)[2]
     with styled():
-        figure, axes = plt.subplots(figsize=(WIDTH_IN, 3.4))
+        figure, axes = one_panel(3.4)
         axes.step(times, best_so_far, where="post", color=best_colour, label="best so far")
         is_repeat = trials["repeat"] > 1
         _mark_runs(axes, times, values, is_repeat)
@@ -54,7 +53,8 @@ def draw_search(trials: pd.DataFrame, measure: str, best: Interval, question: st
         axes.set_xlabel(f"Time of all runs ({time_unit})")
         axes.set_ylabel(capitalized_name)
         axes.set_xlim(0, None)
-        note_above(figure, ["Synthetic"] if trials["synthetic"].any() else [])
+        if trials["synthetic"].any():
+            mark_synthetic(figure, "all")
         legend_below(figure, axes)
     return figure, trials
 

@@ -10,18 +10,21 @@ from matplotlib.figure import Figure
 from multicard.answers.comparison.comparisons import quantiles_of_steps, varied
 from multicard.answers.scaling.speedup_tables import over_repeats
 from multicard.core.units import MINUTES, SECONDS, unit_for
-from multicard.figures.bars import draw_grouped_bars, draw_stacked_bars, height_of, name_rows
+from multicard.figures.bars import draw_grouped_bars, draw_stacked_bars, name_rows, rows_height_in
 from multicard.figures.catalog import BARS, figure
 from multicard.figures.series import completed_of, configuration_names, named_runs, setting_label
 from multicard.figures.style import (
     HATCHES,
-    WIDTH_IN,
     Fill,
     Fills,
     NothingToShow,
     colours,
+    is_column,
     legend_below,
+    one_panel,
     remove_legend,
+    side_by_side,
+    width_in,
 )
 from multicard.figures.timeline import GPU_FILLS
 from multicard.programs import program_of
@@ -84,7 +87,7 @@ def step_breakdown(results: Results) -> tuple[Figure, pd.DataFrame]:
     times_s = data[columns].astype(float).fillna(0.0)
     if not times_s.any(axis=None):
         raise NothingToShow("no phases of steps were recorded")
-    figure, axes = plt.subplots(figsize=(WIDTH_IN, 1.3 + height_of(len(data))))
+    figure, axes = one_panel(1.3 + rows_height_in(data["configuration"]))
     scale, unit = unit_for(times_s.sum(axis=1), SECONDS)
     phases = {phase: times_s[f"{phase}_s"] * scale for phase in PHASE_FILLS}
     label = f"Mean time per step ({unit})"
@@ -121,18 +124,16 @@ def utilization(results: Results) -> tuple[Figure, pd.DataFrame]:
     data.insert(0, "configuration", configuration_names(measures, data))
     has_mfu = data["mfu"].notna().any()
     width_ratios = (2, 3) if has_mfu else (1,)
-    height = 1.3 + height_of(len(data))
-    figure, panels = plt.subplots(
-        1, len(width_ratios), figsize=(WIDTH_IN, height), sharey=True, width_ratios=width_ratios, squeeze=False
-    )
+    height_in = 1.3 + rows_height_in(data["configuration"])
+    figure, panels = side_by_side(height_in, len(width_ratios), share_rows=True, width_ratios=width_ratios)
     if has_mfu:
-        _draw_mfu(panels.flat[0], data, named_runs(measures))
-    axes = panels.flat[-1]
+        _draw_mfu(panels[0], data, named_runs(measures))
+    axes = panels[-1]
     parts = {part: 100 * data[part] for part in STEP_PART_FILLS if part in data and (data[part] >= LEAST_SHARE).any()}
     names = data["configuration"].tolist()
     draw_stacked_bars(axes, names, parts, STEP_PART_FILLS, "Where the step goes", "Share of the step (%)")
     axes.set_xlim(0, 100)
-    legend_below(figure, *panels.flat)
+    legend_below(figure, *panels)
     return figure, data
 
 
@@ -170,7 +171,7 @@ def step_times(results: Results) -> tuple[Figure, pd.DataFrame]:
     scale, unit = unit_for(steps["duration_s"], SECONDS)
     times = dict(list((scale * steps["duration_s"]).groupby(steps["configuration"])))
     names = data["configuration"].tolist()
-    figure, axes = plt.subplots(figsize=(WIDTH_IN, 0.9 + height_of(len(data), 0.32)))
+    figure, axes = one_panel(0.9 + rows_height_in(names, 0.32))
     axes.boxplot(
         [times[name] for name in names],
         positions=range(len(names)),
@@ -216,7 +217,7 @@ def accuracy(results: Results) -> tuple[Figure, pd.DataFrame]:
     if data.empty:
         raise NothingToShow("no test accuracy was recorded")
     scale, unit = unit_for(data["time_s"], MINUTES)
-    figure, axes = plt.subplots(figsize=(WIDTH_IN, 3.4))
+    figure, axes = one_panel(3.4)
     shown = data.assign(time=scale * data["time_s"], accuracy=100 * data["test_accuracy"])
     _draw_lines_of_runs(axes, shown, "time", "accuracy", _names_of_series(data), markers=True)
     target = program_of(results.frame()).measures.definitions["test_accuracy"].target
@@ -255,9 +256,10 @@ def loss(results: Results) -> tuple[Figure, pd.DataFrame]:
             f"Training loss, {setting_label(panel_parameter, value)}": rows
             for value, rows in data.groupby(panel_parameter, sort=False)
         }
-    row_count = math.ceil(len(panels) / 2)
+    column_count = 1 if is_column() else min(len(panels), 2)
+    row_count = math.ceil(len(panels) / column_count)
     figure, grid = plt.subplots(
-        row_count, min(len(panels), 2), figsize=(WIDTH_IN, 0.8 + 2.6 * row_count), squeeze=False, sharex=True
+        row_count, column_count, figsize=(width_in(), 0.8 + 2.4 * row_count), squeeze=False, sharex=True
     )
     used, unused = grid.flat[: len(panels)], grid.flat[len(panels) :]
     for axes, (title, rows) in zip(used, panels.items(), strict=True):

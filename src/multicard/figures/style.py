@@ -1,12 +1,13 @@
-"""The style that all figures share: sizes for print, colours, hatches, notes and legends."""
+"""The style that all figures share: widths and sizes for print, colours, hatches, and legends."""
 
 import math
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import matplotlib as mpl
+import matplotlib.pyplot as plt
 import matplotlib.style
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
@@ -14,10 +15,20 @@ from matplotlib.container import Container
 from matplotlib.figure import Figure
 from matplotlib.font_manager import fontManager
 
+from multicard.config.figures import WidthName
 from multicard.core.text import for_figure
 
-# Width of all figures in inches: that of the text on a journal's page.
-WIDTH_IN = 7.0
+# Width of a figure in inches, and the default.
+WIDTHS_IN: dict[WidthName, float] = {"column": 3.3, "page": 7.0}
+PAGE: WidthName = "page"
+
+# Sizes of text in points, the same for both widths. Journals want at least 7 points in print.
+LABEL_POINTS = 8.5
+TICK_POINTS = 8.0
+SMALLEST_POINTS = 7.0
+# Inches that a character of `TICK_POINTS` takes in the mean, and a line.
+CHARACTER_IN = 0.07
+LINE_IN = 0.125
 
 # The first of these fonts that is installed is used.
 FONTS = ("Source Sans 3", "Source Sans Pro", "Inter", "Liberation Sans", "Arial", "Helvetica")
@@ -41,10 +52,52 @@ Fills = dict[str, Fill]
 
 
 @contextmanager
-def styled() -> Iterator[None]:
-    """Have Matplotlib draw in the style of all figures inside the `with` block."""
-    with mpl.style.context(["seaborn-v0_8-whitegrid", "seaborn-v0_8-paper", _parameters()]):
+def styled(width: WidthName = PAGE) -> Iterator[None]:
+    """Have Matplotlib draw in the style of all figures, and in this width, inside the `with` block."""
+    size = {"figure.figsize": (WIDTHS_IN[width], 3.0)}
+    with mpl.style.context(["seaborn-v0_8-whitegrid", "seaborn-v0_8-paper", _parameters() | size]):
         yield
+
+
+def width_in() -> float:
+    """Return the width of figures in inches, which `styled` has set."""
+    width: float = mpl.rcParams["figure.figsize"][0]
+    return width
+
+
+def is_column() -> bool:
+    """True if figures are as narrow as a column, so that nothing has space beside a panel."""
+    return width_in() < WIDTHS_IN["page"]
+
+
+def one_panel(height_in: float) -> tuple[Figure, Axes]:
+    """Return a figure with one panel. `height_in`: height of the figure in inches."""
+    return plt.subplots(figsize=(width_in(), height_in))
+
+
+def side_by_side(
+    height_in: float, count: int = 2, *, share_rows: bool = False, width_ratios: Sequence[float] | None = None
+) -> tuple[Figure, list[Axes]]:
+    """Return a figure with panels beside each other; in a column below each other.
+
+    Parameters
+    ----------
+    height_in
+        Height of a panel in inches, with its axis.
+    count
+        Number of panels.
+    share_rows
+        True if the panels show the same rows. Beside each other only the first one then names them.
+    width_ratios
+        Widths of panels beside each other, relative to each other.
+    """
+    if is_column():
+        figure, grid = plt.subplots(count, 1, figsize=(width_in(), count * height_in), squeeze=False)
+    else:
+        figure, grid = plt.subplots(
+            1, count, figsize=(width_in(), height_in), squeeze=False, sharey=share_rows, width_ratios=width_ratios
+        )
+    return figure, list(grid.flat)
 
 
 def _parameters() -> dict[str, Any]:
@@ -55,12 +108,12 @@ def _parameters() -> dict[str, Any]:
     fonts = [*[name for name in FONTS if name in installed][:1], "DejaVu Sans"]
     return {
         "font.family": fonts,
-        "font.size": 9.6,
-        "axes.labelsize": 9.6,
-        "legend.title_fontsize": 9.6,
-        "xtick.labelsize": 8.8,
-        "ytick.labelsize": 8.8,
-        "legend.fontsize": 8.8,
+        "font.size": LABEL_POINTS,
+        "axes.labelsize": LABEL_POINTS,
+        "legend.title_fontsize": TICK_POINTS,
+        "xtick.labelsize": TICK_POINTS,
+        "ytick.labelsize": TICK_POINTS,
+        "legend.fontsize": TICK_POINTS,
         "lines.linewidth": 1.2,
         "lines.markersize": 4.8,
         "lines.markeredgewidth": 1.0,
@@ -68,7 +121,7 @@ def _parameters() -> dict[str, Any]:
         "patch.edgecolor": "white",
         "patch.force_edgecolor": True,
         "figure.dpi": 100,
-        "savefig.dpi": 200,
+        "savefig.dpi": 300,
         "figure.constrained_layout.use": True,
         "figure.constrained_layout.wspace": 0.06,
         "axes.titlelocation": "left",
@@ -121,20 +174,21 @@ def note_inside(axes: Axes, reason: str) -> None:
         transform=axes.transAxes,
         ha="center",
         va="center",
-        fontsize="small",
+        fontsize=SMALLEST_POINTS,
         color="0.35",
         wrap=True,
     )
     axes.set(xticks=[], yticks=[])
 
 
-def note_above(figure: Figure, notes: Iterable[str]) -> None:
-    """Put notes above a figure, each on one or more lines. The figure grows, so that its panels keep their height."""
-    characters, line_height_in = 125, 0.14
-    lines = [line for note in notes for line in textwrap.wrap(for_figure(note, len(note)), characters)]
-    if lines:
-        figure.suptitle("\n".join(lines), fontsize="small", x=0.01, ha="left")
-        figure.set_figheight(figure.get_figheight() + line_height_in * len(lines))
+def mark_synthetic(figure: Figure, which: str) -> None:
+    """Write above a figure that its numbers are invented, because a picture may be shown without its caption.
+
+    `which`: "all" or "some" of the runs. The figure grows, so that its panels keep their height.
+    """
+    words = "synthetic data" if which == "all" else "some data are synthetic"
+    figure.suptitle(words, fontsize=SMALLEST_POINTS, fontstyle="italic", x=0.01, ha="left")
+    figure.set_figheight(figure.get_figheight() + LINE_IN)
 
 
 def legend_below(figure: Figure, *panels: Axes) -> None:
@@ -146,22 +200,34 @@ def legend_below(figure: Figure, *panels: Axes) -> None:
     if not handles:
         return
     many = len(handles) > 12
-    size = 0.76 if many else 1.0
-    longest_label = max(map(len, handles))
-    column_width_in = size * (0.65 + 0.07 * longest_label)
-    most_columns = max(1, min(6, int(WIDTH_IN / column_width_in)))
+    points = SMALLEST_POINTS if many else TICK_POINTS
+    size = points / TICK_POINTS
+    handle_in = 0.5
+    widest_in = width_in() - 0.1
+    characters = int((widest_in / size - handle_in) / CHARACTER_IN)
+    labels = [filled_label(label, characters) for label in handles]
+    longest_line = max(len(line) for label in labels for line in label.split("\n"))
+    column_width_in = size * (handle_in + CHARACTER_IN * longest_line)
+    most_columns = max(1, min(6, int(widest_in / column_width_in)))
     row_count = math.ceil(len(handles) / most_columns)
+    line_count = max(label.count("\n") for label in labels) + row_count
     # Figures have space for a legend of two rows. Further rows make the figure higher, so that panels keep their
     # height.
-    figure.set_figheight(figure.get_figheight() + size * 0.17 * max(0, row_count - 2))
+    figure.set_figheight(figure.get_figheight() + size * 0.165 * max(0, line_count - 2))
     figure.legend(
         list(handles.values()),
-        list(handles),
+        labels,
         loc="outside lower center",
         ncols=math.ceil(len(handles) / row_count),
-        handlelength=3,
-        fontsize="x-small" if many else None,
+        handlelength=2.2,
+        columnspacing=1.2,
+        fontsize=points,
     )
+
+
+def filled_label(text: str, width: int) -> str:
+    """Break a label, in which dollars are escaped already, into lines of `width` characters."""
+    return "\n".join(textwrap.wrap(text, width, break_on_hyphens=False)) or text
 
 
 def remove_legend(axes: Axes) -> None:

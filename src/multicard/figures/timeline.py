@@ -15,7 +15,7 @@ from multicard.core.text import for_figure
 from multicard.core.units import show
 from multicard.core.values import Cell
 from multicard.figures.bars import draw_stacked_bars
-from multicard.figures.style import WIDTH_IN, Fill, Fills, legend_below, styled
+from multicard.figures.style import Fill, Fills, legend_below, styled, width_in
 from multicard.results.device_time import device_time
 
 # Rows of the activity table `timeline`.
@@ -67,7 +67,7 @@ def timeline(rows: TimelineRows) -> Figure:
 
     heights = [0.9 + 0.3 * len(shown), *[1.5] * len(steps)]
     figure, panels = plt.subplots(
-        len(heights), figsize=(WIDTH_IN, sum(heights) + 0.9), height_ratios=heights, squeeze=False
+        len(heights), figsize=(width_in(), sum(heights) + 0.9), height_ratios=heights, squeeze=False
     )
     overview, *panels_of_steps = panels[:, 0]
     _draw_shares(overview, shown, names, left_out=len(devices) - len(shown))

@@ -11,11 +11,23 @@ from matplotlib.ticker import EngFormatter, NullFormatter
 
 from multicard.core.text import for_figure
 from multicard.core.units import BYTES, SECONDS, Units, unit_for
-from multicard.figures.bars import draw_stacked_bars, height_of
+from multicard.figures.bars import draw_stacked_bars, rows_height_in
 from multicard.figures.catalog import POINTS, SUMMED, figure
 from multicard.figures.points import Quantity, draw_series, series_of
 from multicard.figures.series import completed_of, configuration_names, device_axis, named_runs
-from multicard.figures.style import HATCHES, WIDTH_IN, Fill, Fills, NothingToShow, colours, legend_below, note_inside
+from multicard.figures.style import (
+    HATCHES,
+    Fill,
+    Fills,
+    NothingToShow,
+    colours,
+    is_column,
+    legend_below,
+    note_inside,
+    one_panel,
+    side_by_side,
+    width_in,
+)
 from multicard.figures.timeline import GPU_FILLS
 from multicard.results import per_run
 from multicard.results.results import Results
@@ -51,7 +63,8 @@ def time_shares(results: Results) -> tuple[Figure, pd.DataFrame]:
     shares = per_run.shares(results).reindex(columns=names)
     shares = _recorded(results, shares, "time shares")
     series = series_of(results.with_values(shares), names)
-    figure, panels = plt.subplots(2, 2, figsize=(WIDTH_IN, 5.0))
+    row_count, column_count = (4, 1) if is_column() else (2, 2)
+    figure, panels = plt.subplots(row_count, column_count, figsize=(width_in(), 2.4 * row_count))
     for axes, share in zip(panels.flat, SHARES, strict=True):
         draw_series(axes, series, share)
     legend_below(figure, *panels.flat)
@@ -115,8 +128,8 @@ def memory_transfers(results: Results) -> tuple[Figure, pd.DataFrame]:
     bytes_of_runs = per_run.memory_operations(results, "bytes").reindex(columns=kinds)
     times_s = _means(results, times_of_runs)
     sizes = _means(results, bytes_of_runs)
-    height_in = 1.4 + height_of(len(times_s), 0.3)
-    figure, (time_axes, bytes_axes) = plt.subplots(1, 2, figsize=(WIDTH_IN, height_in), sharey=True)
+    height_in = 1.4 + rows_height_in(times_s["configuration"], 0.3)
+    figure, (time_axes, bytes_axes) = side_by_side(height_in, share_rows=True)
     fills = _fills_of(kinds)
     _draw_parts(time_axes, times_s, fills, "Time of transfers", "Time per step and GPU", SECONDS)
     _draw_parts(bytes_axes, sizes, fills, "Bytes of transfers", "Bytes per step and GPU", BYTES)
@@ -147,7 +160,7 @@ def device_time(results: Results) -> tuple[Figure, pd.DataFrame]:
     parts = list(GPU_FILLS)
     shares_of_runs = gpus.groupby("run", sort=False)[parts].mean()
     data = _means(results, _recorded(results, shares_of_runs, "activity of devices"))
-    figure, axes = plt.subplots(figsize=(WIDTH_IN, 1.3 + height_of(len(data))))
+    figure, axes = one_panel(1.3 + rows_height_in(data["configuration"]))
     least_visible = 5e-4
     shown = {part: 100 * data[part] for part in parts if data[part].gt(least_visible).any()}
     names = data["configuration"].tolist()
@@ -191,8 +204,8 @@ def collectives(results: Results) -> tuple[Figure, pd.DataFrame]:
     names = list(times_of_runs)
     times_s = _means(results, times_of_runs)
     bandwidths = _bus_bandwidths(results)
-    height = max(3.0, 1.4 + height_of(len(times_s), 0.3))
-    figure, (time_axes, bandwidth_axes) = plt.subplots(1, 2, figsize=(WIDTH_IN, height))
+    height_in = max(2.8, 1.4 + rows_height_in(times_s["configuration"], 0.3))
+    figure, (time_axes, bandwidth_axes) = side_by_side(height_in)
     fills = _fills_of(names)
     _draw_parts(time_axes, times_s, fills, "Time of collectives", "Time per step and GPU", SECONDS)
     bandwidth_axes.set_title("Bus bandwidth")
@@ -264,8 +277,7 @@ def _one_panel(results: Results, times_of_runs: pd.DataFrame, title: str, label:
     `times_of_runs`: seconds, a row per run.
     """
     data = _means(results, times_of_runs)
-    height_in = 1.3 + height_of(len(data))
-    figure, axes = plt.subplots(figsize=(WIDTH_IN, height_in))
+    figure, axes = one_panel(1.3 + rows_height_in(data["configuration"]))
     fills = _fills_of(list(times_of_runs))
     _draw_parts(axes, data, fills, title, label, SECONDS)
     legend_below(figure, axes)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from multicard.answers.outputs import write_recommendations, write_scenario
 from multicard.config.experiment import Experiment
+from multicard.config.figures import WidthName
 from multicard.config.runs import expand
 from multicard.core.errors import UserError
 from multicard.core.files import unwritable
@@ -65,8 +66,8 @@ def measure(experiment: Experiment, runs: Path, source: Path, folder: Path) -> d
     return plans
 
 
-def draw(measured: Path, plans: Mapping[str, ScenarioPlan], out: Path) -> Drawn:
-    """Write a results folder `out`: a copy of `measured`, figures, conclusions and the report.
+def draw(measured: Path, plans: Mapping[str, ScenarioPlan], out: Path, width: WidthName) -> Drawn:
+    """Write a results folder `out`: a copy of `measured`, figures of this width, conclusions and the report.
 
     `measured`, `plans`: the folder that `measure` filled, and what it returned. `out` must be empty or missing; if an
     error is raised while the files are made, nothing is written to it.
@@ -74,7 +75,7 @@ def draw(measured: Path, plans: Mapping[str, ScenarioPlan], out: Path) -> Drawn:
     with _filled_at_end(out) as folder:
         shutil.copytree(measured, folder, dirs_exist_ok=True)
         for name, plan in plans.items():
-            draw_scenario(plan.figures, folder / "scenarios" / name, folder / "figures" / name)
+            draw_scenario(plan.figures, folder / "scenarios" / name, folder / "figures" / name, width)
         write_claims(folder, list(plans))
         write_recommendations(folder, list(plans), folder / RECOMMENDATIONS)
         write_report(folder, folder / REPORT, plans)

@@ -1,5 +1,6 @@
 """The contents of a results folder, as the report shows them."""
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,6 +17,7 @@ from multicard.config.read_run import read_run
 from multicard.core.errors import UserError
 from multicard.core.layout import CLAIM_TESTS, CLAIMS, RUN, RUN_NAME
 from multicard.figures.catalog import load_drawing
+from multicard.figures.style import WIDTHS_IN
 from multicard.results.results import SCENARIOS, Results
 from multicard.results.tables import OUTCOME_TABLE, read_checked
 from multicard.runs.record import RunRecord
@@ -40,6 +42,17 @@ class FigureFiles:
     svg: Path | None
     png: Path | None
     numbers: pd.DataFrame
+
+    @property
+    def is_narrow(self) -> bool:
+        """True if the picture is as wide as a column, so that the page must not show it as wide as others."""
+        if self.svg is None:
+            return False
+        with self.svg.open(encoding="utf-8") as lines:
+            head = lines.read(2000)
+        box = re.search(r'viewBox="0 0 ([0-9.]+) ', head)
+        points_per_inch = 72
+        return box is not None and float(box[1]) < points_per_inch * WIDTHS_IN["page"]
 
 
 @dataclass(frozen=True)
