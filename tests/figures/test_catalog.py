@@ -34,6 +34,7 @@ from multicard.figures.catalog import Drawing, load_drawing
 from multicard.figures.draw import draw, draw_scenario
 from multicard.figures.style import styled
 from multicard.results.measure import MEASURES_OF
+from multicard.results.results import Results
 from multicard.results.tables import OUTCOME_TABLE
 
 TABLES = (("vision", pictures), ("llm", texts), ("script", scripts), ("script", adopted))
@@ -128,6 +129,55 @@ def test_speed_up_and_efficiency_have_a_panel_each_with_the_ideal_and_the_kind_o
     assert lines(right)["ddp-ds, fp32"][1] == pytest.approx([1, 120 / 140])
 
 
+def rates(*counts: int) -> pd.DataFrame:
+    """One run per number of devices, of which each adds 10 samples per second."""
+    return measured(
+        "vision",
+        *(
+            {"strategy": "ddp-ds", "devices": n, "throughput_samples_per_s": 10.0 * n, "iteration_time_s": 1.0}
+            for n in counts
+        ),
+    )
+
+
+def test_axes_are_logarithmic_where_numbers_of_devices_double() -> None:
+    for counts, scale in (((1, 2, 4), "log"), ((1, 2, 4, 8, 16), "log"), ((1, 2, 3), "linear"), ((1, 2), "linear")):
+        left, right = drawn("speedup", rates(*counts))[0].axes
+        assert (left.get_xscale(), left.get_yscale()) == (scale, scale)
+        # Efficiencies do not double, and shares of the whole begin at zero.
+        assert (right.get_xscale(), right.get_yscale()) == (scale, "linear") and right.get_ylim()[0] == 0
+        time, rate = drawn("iteration_time", rates(*counts))[0].axes
+        assert (time.get_yscale(), rate.get_yscale()) == ("linear", scale)
+        for axes in (left, right, time, rate):
+            assert axes.get_xticks().tolist() == list(counts)
+
+
+def test_two_numbers_of_devices_are_not_joined_by_a_line() -> None:
+    styles = [
+        drawn("speedup", rates(*counts))[0].axes[0].containers[0].lines[0].get_linestyle()
+        for counts in ((1, 2), (1, 2, 4))
+    ]
+    assert styles == ["None", "-"]
+
+
+def test_marks_that_coincide_lie_side_by_side() -> None:
+    rows = [
+        {"strategy": "ddp-ds", "num_workers": workers, "devices": n, "throughput_samples_per_s": 10.0 * n}
+        for workers in (1, 2, 3, 4, 5)
+        for n in (1, 2, 4)
+    ]
+    figure, _ = draw("speedup", Results(measured("vision", *rows)), "column")
+    with styled("column"):
+        closed(figure).draw_without_rendering()
+    axes = figure.axes[0]
+    places = np.array([container.lines[0].get_data() for container in axes.containers])
+    pixels = [axes.transData.transform(place.T.astype(float))[0, 0] for place in places]
+    marker_width = 5 / 72 * figure.dpi
+    assert min(np.diff(pixels)) > 0.7 * marker_width
+    # The marks of one number of devices stay nearer to it than to the next.
+    assert places[:, 0].max(axis=0)[0] < 2**0.5 and places[:, 0].min(axis=0)[1] > 2**0.5
+
+
 def test_long_whiskers_of_two_repeats_are_cut_at_the_edge_of_the_panel() -> None:
     rows = [
         {"strategy": "ddp-ds", "devices": n, "repeat": repeat, "throughput_samples_per_s": rate}
@@ -140,6 +190,7 @@ def test_long_whiskers_of_two_repeats_are_cut_at_the_edge_of_the_panel() -> None
     arrows = [line.get_data() for line in figure.axes[0].get_lines() if line.get_marker() == "^"]
     assert [(list(x), list(y)) for x, y in arrows] == [([2], [pytest.approx(1.07 * 2 * 4)])]
     assert not [line for line in figure.axes[0].get_lines() if line.get_marker() == "v"]
+    assert words(figure.axes[0]) == [f"{data['speedup_high'].iloc[1]:,.0f}"]
 
 
 def test_axes_carry_units_and_the_kind_of_device() -> None:
@@ -178,6 +229,8 @@ def test_sizes_are_lines_of_time_and_efficiency_a_row_of_panels_per_precision() 
     assert [heading(axes) for axes in panels] == ["fp64: time", "fp64: efficiency", "fp32: time", "fp32: efficiency"]
     assert [axes.get_ylabel() for axes in panels[:2]] == ["Time per pass (min)", "Speed-up per device"]
     assert lines(panels[0])["100 px"][1] == pytest.approx([100 / 60, 50 / 60])
+    # The last line that is drawn: of 300 px, from its time on one device on.
+    assert lines(panels[0])["ideal"] == [[1, 2], pytest.approx([5, 2.5])]
     assert lines(panels[0])["300 px"][1] == pytest.approx([5, 2.5])
     assert lines(panels[1])["100 px"][1] == pytest.approx([1, 1])
     _, right = drawn("image_size_scaling", measured("vision", sized(100, 2), sized(300, 2)))[0].axes

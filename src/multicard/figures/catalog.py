@@ -19,7 +19,8 @@ from multicard.results.results import Results
 REPEATS = "are 95% confidence intervals, by the scatter of all configurations of the figure; a single repeat has none"
 RATIOS = "are 95% confidence intervals, of ratios paired by repeat if both sides have it; two single repeats have none"
 POINTS = (
-    f"Marks are means over repeats, small dots single repeats. Whiskers {REPEATS}; an arrow marks one that goes on."
+    f"Marks are means over repeats, small dots single repeats. Whiskers {REPEATS}; an arrow marks one that goes on, "
+    "with the value of its end."
 )
 BARS = f"Bars are means over repeats, small dots single repeats. Whiskers {REPEATS}."
 HOLLOW = "A hollow mark is not significant at the 5% level, corrected by Holm's method for all points of the figure."

@@ -3,26 +3,33 @@
 If there is a single number of devices, a panel has a row for each series instead of a line.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.ticker import FixedLocator, NullLocator, ScalarFormatter
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator, ScalarFormatter
 
 from multicard.answers.comparison.comparisons import varied
 from multicard.answers.scaling.speedup_tables import over_repeats
+from multicard.core.units import number
 from multicard.figures.bars import draw_repeats, name_rows, rows_height_in, whisker_lengths
 from multicard.figures.series import completed_of, device_axis, labels
-from multicard.figures.style import Colour, colours, note_inside
+from multicard.figures.style import SMALLEST_POINTS, Colour, colours, note_inside
 from multicard.results.results import Results
 
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 LINE_STYLES: tuple[Literal["-", "--", "-.", ":"], ...] = ("-", "--", "-.", ":")
 SCALING = {"strong": "\n(strong scaling: one batch shared)", "weak": "\n(weak scaling: a batch on each)"}
-# If the largest number of devices is above this, the axis of devices is logarithmic.
-MOST_DEVICES_ON_LINEAR_AXIS = 8
+# The least number of devices at which marks are joined: a line through two would suggest a law that nobody measured.
+FEWEST_JOINED = 3
+# Marks of series are shifted, so that coinciding ones lie side by side: neighbouring series by this part of the axis,
+# and the first and the last one by this part of the least distance between two numbers of devices, at most.
+SERIES_SHIFT = 0.05
+LARGEST_SHIFT = 0.6
 
 
 @dataclass(frozen=True)
@@ -61,6 +68,11 @@ class Series:
         """Inches that a figure with such panels takes."""
         return 2.8 if self.is_over_devices else 1.1 + rows_height_in(self.names, 0.3)
 
+    @property
+    def is_doubling(self) -> bool:
+        """True if numbers of devices double, or grow faster, so that the axis of devices is logarithmic."""
+        return is_doubling(self.means["devices"].unique())
+
     def colour_of(self, name: str) -> Colour:
         """Return the colour of a series. Without a palette all rows have the same one: their names distinguish them."""
         if self.palette:
@@ -86,6 +98,11 @@ class Quantity:
         Ideal value for each number of devices, drawn as a thin line; None for no line.
     has_zero_line
         True if a line is drawn at zero, as for differences, which may be negative.
+    follows_devices
+        True if the values ideally double, or halve, where the number of devices doubles. If the axis of devices is
+        logarithmic, the axis of values then is, too, so that ideal scaling is a straight line.
+    most
+        Value, in the unit of the axis, at which whiskers are cut; None for no such limit.
     """
 
     column: str
@@ -94,10 +111,22 @@ class Quantity:
     scale: float = 1.0
     ideal: Mapping[int, float] | None = None
     has_zero_line: bool = False
+    follows_devices: bool = False
+    most: float | None = None
 
     def values(self, rows: pd.DataFrame) -> pd.Series:
         """Return the values of rows in the unit of the axis."""
         return rows[self.column].astype(float) * self.scale
+
+
+def is_doubling(counts: Iterable[int]) -> bool:
+    """Return whether there are three or more numbers, each at least twice the one before.
+
+    >>> is_doubling([1, 2, 4]), is_doubling([1, 2, 3]), is_doubling([1, 2])
+    (True, False, False)
+    """
+    ascending = sorted(counts)
+    return len(ascending) >= FEWEST_JOINED and all(2 * one <= other for one, other in pairwise(ascending))
 
 
 @dataclass(frozen=True)
@@ -161,11 +190,12 @@ class _Panel:
         self.series = series
         self.quantity = quantity
         self.is_upright = series.is_over_devices
+        self.has_logarithmic_values = self.is_upright and quantity.follows_devices and series.is_doubling
 
     def draw_reference_lines(self) -> None:
         """Draw the line of ideal values, and the line at zero."""
         ideal = self.quantity.ideal
-        if ideal:
+        if ideal and self.is_upright:
             self.axes.plot(list(ideal), list(ideal.values()), color="0.3", linewidth=0.7, label="ideal", zorder=1)
         if self.quantity.has_zero_line:
             draw_line = self.axes.axhline if self.is_upright else self.axes.axvline
@@ -181,6 +211,7 @@ class _Panel:
             self.series.colour_of(name),
         )
         marker = MARKERS[index % len(MARKERS)] if self.is_upright else "o"
+        is_joined = self.is_upright and rows["devices"].nunique() >= FEWEST_JOINED
         x, y = self._coordinates(marks.positions, marks.values)
         self.axes.errorbar(
             x,
@@ -191,7 +222,7 @@ class _Panel:
             label=name if self.is_upright and len(self.series.names) > 1 else "_",
             color=marks.colour,
             marker=marker,
-            linestyle=LINE_STYLES[index % len(LINE_STYLES)] if self.is_upright else "none",
+            linestyle=LINE_STYLES[index % len(LINE_STYLES)] if is_joined else "none",
             capsize=3,
             markersize=5,
         )
@@ -221,11 +252,12 @@ class _Panel:
         """Return the positions of a series: if upright, shifted by its index, so that equal values stay visible."""
         if not self.is_upright:
             return pd.Series(float(index), rows.index)
-        shift = 0.035 * (index - (len(self.series.names) - 1) / 2)
-        most_devices = self.series.means["devices"].max()
-        # On a logarithmic axis equal distances are equal factors, so the shift is proportional to the number.
-        is_logarithmic = most_devices > MOST_DEVICES_ON_LINEAR_AXIS
-        return rows["devices"] + shift * (rows["devices"] if is_logarithmic else (most_devices - 1) / 4)
+        counts = np.array(sorted(self.series.means["devices"].unique()), dtype=float)
+        places = np.log(counts) if self.series.is_doubling else counts
+        count_of_series = len(self.series.names)
+        step = min(SERIES_SHIFT * np.ptp(places), LARGEST_SHIFT * np.diff(places).min() / count_of_series)
+        shift = step * (index - (count_of_series - 1) / 2)
+        return rows["devices"] * np.exp(shift) if self.series.is_doubling else rows["devices"] + shift
 
     def _coordinates(self, positions: pd.Series, values: pd.Series) -> tuple[pd.Series, pd.Series]:
         """Return x and y of marks, from their positions and values."""
@@ -250,8 +282,11 @@ class _Panel:
         if runs is not None:
             repeats = runs[runs["series"].isin(self.series.names)]
             values = pd.concat([values, self.quantity.values(repeats)])
+        if self.has_logarithmic_values:
+            return self._logarithmic_limits(values)
+        ideal = list((self.quantity.ideal or {}).values()) if self.is_upright else []
         bottom = min(0.0, values.min())
-        top = max(0.0, values.max())
+        top = max(0.0, values.max(), *ideal)
         # Beyond the marks, whiskers get at most as much space as the marks and zero take. Differences may all be close
         # to zero, so their whiskers get space for 0.1 (10%) at least.
         reach = top - bottom
@@ -260,27 +295,40 @@ class _Panel:
         drawn = self.axes.dataLim
         drawn_low, drawn_high = drawn.intervaly if self.is_upright else drawn.intervalx
         low = min(bottom, max(drawn_low, bottom - reach))
-        high = max(top, min(drawn_high, top + reach))
+        most = top + reach if self.quantity.most is None else min(top + reach, self.quantity.most)
+        high = max(top, min(drawn_high, most))
         margin = 0.07 * (high - low) or 1.0
         return low - margin if low < 0 else 0.0, high + margin
+
+    def _logarithmic_limits(self, values: pd.Series) -> tuple[float, float]:
+        """Return the ends of a logarithmic axis: marks and ideal are inside; long whiskers are cut at twice that."""
+        ideal = pd.Series(self.quantity.ideal or {}, dtype=float)
+        shown = pd.concat([values, ideal])
+        drawn = self.axes.dataLim
+        margin = 1.12
+        low = min(shown.min(), max(drawn.minposy, shown.min() / 2))
+        high = max(shown.max(), min(drawn.y1, 2 * shown.max()))
+        return low / margin, high * margin
 
     def label_axes(self, low: float, high: float) -> None:
         """Set limits and label of the axis of values, and label the axis of devices or name the rows."""
         label = self.quantity.label
         if self.is_upright:
             _label_devices(self.axes, self.series.means)
+            if self.has_logarithmic_values:
+                _use_logarithmic_scale(self.axes, is_ratio=self.quantity.ideal is not None)
             self.axes.set(ylabel=label, ylim=(low, high))
         else:
             name_rows(self.axes, self.series.names)
             self.axes.set(xlabel=label, xlim=(low, high))
 
     def mark_cut_whiskers(self, marks: _Marks, low: float, high: float) -> None:
-        """Draw an arrow at the edge of the panel for each whisker that goes beyond it."""
+        """Draw an arrow at the edge of the panel for each whisker that goes beyond it, with the value of its end."""
         down, up = marks.whiskers
         downwards, upwards = ("v", "^") if self.is_upright else ("<", ">")
-        for is_cut, edge, arrow in (
-            (marks.values - down < low, low, downwards),
-            (marks.values + up > high, high, upwards),
+        for is_cut, edge, arrow, ends in (
+            (marks.values - down < low, low, downwards, marks.values - down),
+            (marks.values + up > high, high, upwards, marks.values + up),
         ):
             # Matplotlib's layout fails for a plot without marks.
             if not is_cut.any():
@@ -296,8 +344,31 @@ class _Panel:
                 marker=arrow,
                 markersize=5,
                 linestyle="none",
-                label="_",
+                label="whisker cut, its end beside it" if self.is_upright else "_",
             )
+            for position, end in ends[is_cut].items():
+                self._write_end(positions[position], edge, end, marks.colour)
+
+    def _write_end(self, position: float, edge: float, end: float, colour: Colour) -> None:
+        """Write the value of the end of a cut whisker beside its arrow, inside the panel."""
+        is_at_top = edge == max(self.axes.get_ylim() if self.is_upright else self.axes.get_xlim())
+        if self.is_upright:
+            place, offset = (position, edge), (3, -5 if is_at_top else 5)
+            across, along, degrees = "left", "top" if is_at_top else "bottom", 90
+        else:
+            place, offset = (edge, position), (-5 if is_at_top else 5, 3)
+            across, along, degrees = "right" if is_at_top else "left", "bottom", 0
+        self.axes.annotate(
+            number(end),
+            place,
+            xytext=offset,
+            textcoords="offset points",
+            fontsize=SMALLEST_POINTS,
+            color="0.2",
+            ha=across,
+            va=along,
+            rotation=degrees,
+        )
 
 
 def value_limits(axes: Axes, series: Series) -> tuple[float, float]:
@@ -311,10 +382,18 @@ def set_value_limits(axes: Axes, series: Series, low: float, high: float) -> Non
     set_limits(low, high)
 
 
+def _use_logarithmic_scale(axes: Axes, is_ratio: bool) -> None:
+    """Make the axis of values logarithmic, with ticks at powers of two for a ratio, else at 1, 2, 3, 5 and 10."""
+    axes.set_yscale("log", base=2 if is_ratio else 10)
+    axes.yaxis.set_major_locator(LogLocator(2) if is_ratio else LogLocator(10, subs=(1, 2, 3, 5)))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))
+
+
 def _label_devices(axes: Axes, means: pd.DataFrame) -> None:
     """Set ticks at the numbers of devices, and label the axis with the kind of device and, if known, of scaling."""
     counts = sorted(int(count) for count in means["devices"].unique())
-    if counts[-1] > MOST_DEVICES_ON_LINEAR_AXIS:
+    if is_doubling(counts):
         axes.set_xscale("log", base=2)
     axes.xaxis.set_major_locator(FixedLocator(counts))
     axes.xaxis.set_minor_locator(NullLocator())
@@ -322,4 +401,7 @@ def _label_devices(axes: Axes, means: pd.DataFrame) -> None:
     axes.margins(x=0.12)
     scalings = set(means["scaling"]) if "scaling" in means else set()
     scaling = SCALING.get(scalings.pop(), "") if len(scalings) == 1 else ""
-    axes.set_xlabel(f"{device_axis(means)}{scaling}")
+    # Panels below each other have the same axis, which the lowest one names.
+    place = axes.get_subplotspec()
+    if place is None or place.is_last_row():
+        axes.set_xlabel(f"{device_axis(means)}{scaling}")

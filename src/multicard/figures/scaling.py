@@ -30,8 +30,8 @@ from multicard.results.results import Results
 THROUGHPUTS = {
     throughput.column: throughput
     for throughput in (
-        Quantity("throughput_samples_per_s", "Throughput", "Distinct samples per second"),
-        Quantity("tokens_per_s", "Throughput, without padding", "Tokens per second"),
+        Quantity("throughput_samples_per_s", "Throughput", "Distinct samples per second", follows_devices=True),
+        Quantity("tokens_per_s", "Throughput, without padding", "Tokens per second", follows_devices=True),
         Quantity("steps_per_s", "Throughput in steps", "Steps per second"),
     )
 }
@@ -96,7 +96,8 @@ def speedup(results: Results) -> tuple[Figure, pd.DataFrame]:
     figure, (speedup_axes, efficiency_axes) = side_by_side(3.0)
     counts = sorted(series.means["devices"].unique())
     ideal_speedup = {count: count for count in counts}
-    draw_series(speedup_axes, shown, Quantity("speedup", "Speed-up", "Speed-up over one device", ideal=ideal_speedup))
+    times = Quantity("speedup", "Speed-up", "Times one device", ideal=ideal_speedup, follows_devices=True)
+    draw_series(speedup_axes, shown, times)
     _draw_efficiency(efficiency_axes, shown, "Efficiency")
     legend_below(figure, speedup_axes, efficiency_axes)
     return figure, series.means
@@ -106,9 +107,9 @@ def speedup(results: Results) -> tuple[Figure, pd.DataFrame]:
     "Does adding devices pay off more for larger images?",
     "Time: duration of one pass over the training data (time per step × steps per pass), without evaluation; where "
     "passes were cut short it is extrapolated from the measured steps. Efficiency: speed-up over one device, divided "
-    "by the number of devices; the thin line is ideal scaling. Marks are means over repeats, of efficiency geometric "
-    f"means of ratios, small dots single repeats. Whiskers {REPEATS}.",
-    brief="Time of a pass over the training data, without evaluation; and speed-up per device. The thin line is "
+    "by the number of devices. Thin lines are ideal scaling, of times from the fewest devices on. Marks are "
+    f"means over repeats, of efficiency geometric means of ratios, small dots single repeats. Whiskers {REPEATS}.",
+    brief="Time of a pass over the training data, without evaluation; and speed-up per device. Thin lines are "
     "ideal scaling.",
     paper_figure="A, figure 2",
 )
@@ -161,13 +162,28 @@ def _by_image_size(rows: pd.DataFrame, panel_parameters: list[str]) -> pd.DataFr
 def _draw_time_of_pass(axes: Axes, series: Series, title: str) -> None:
     """Draw the duration of one pass over the training data, in the unit that suits it."""
     scale, unit = unit_for(series.means["estimated_epoch_time_s"], MINUTES)
-    draw_series(axes, series, Quantity("estimated_epoch_time_s", title, f"Time per pass ({unit})", scale))
+    quantity = Quantity("estimated_epoch_time_s", title, f"Time per pass ({unit})", scale, follows_devices=True)
+    if series.is_over_devices:
+        _draw_ideal_times(axes, series, quantity)
+    draw_series(axes, series, quantity)
+
+
+def _draw_ideal_times(axes: Axes, series: Series, quantity: Quantity) -> None:
+    """Draw for each series the time that ideal scaling from its smallest number of devices would take."""
+    for _, rows in series.means.groupby("series", sort=False):
+        measured = rows.assign(shown=quantity.values(rows)).dropna(subset=["shown"]).sort_values("devices")
+        if len(measured) > 1:
+            first = measured.iloc[0]
+            ideal = first["shown"] * first["devices"] / measured["devices"]
+            axes.plot(measured["devices"], ideal, color="0.3", linewidth=0.7, label="ideal", zorder=1)
 
 
 def _draw_efficiency(axes: Axes, series: Series, title: str) -> None:
     """Draw the efficiency in per cent, with a line at the ideal 100%."""
     ideal = dict.fromkeys(sorted(series.means["devices"].unique()), 1.0)
-    draw_series(axes, series, Quantity("efficiency", title, "Speed-up per device", ideal=ideal))
+    ideal_and_little_more = 1.25
+    quantity = Quantity("efficiency", title, "Speed-up per device", ideal=ideal, most=ideal_and_little_more)
+    draw_series(axes, series, quantity)
     axes.yaxis.set_major_formatter(PercentFormatter(1.0))
 
 
