@@ -1,5 +1,6 @@
 """Synthetic measures and tables that the figures draw."""
 
+import re
 from collections.abc import Callable, Iterable
 from functools import cache, wraps
 from pathlib import Path
@@ -148,8 +149,8 @@ def lines(axes: Axes) -> dict[str, list[list[float]]]:
 
 
 def words(axes: Axes) -> list[str]:
-    """What is written inside a panel."""
-    return [text.get_text() for text in axes.texts if text.get_text()]
+    """What is written inside a panel besides the numbers of bars."""
+    return [text.get_text() for text in axes.texts if re.search("[a-z]", text.get_text())]
 
 
 def group_names(axes: Axes) -> list[str]:

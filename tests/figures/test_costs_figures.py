@@ -57,7 +57,8 @@ def test_a_run_without_a_result_shows_its_outcome_in_its_place() -> None:
     assert group_names(panels[0]) == ["LoRA", "full"]
     assert [words(axes) for axes in panels] == [["out of memory"]] * 2
     # Bars are 0.4 wide and share the place of their group.
-    assert panels[0].texts[0].xy[1] == pytest.approx(1 - 0.2)
+    [outcome] = [text for text in panels[0].texts if text.get_text() == "out of memory"]
+    assert outcome.xy[1] == pytest.approx(1 - 0.2)
     assert data["outcome"].tolist().count("out_of_memory") == 1
     # One completed repeat is enough.
     _, time, *_ = techniques(run("lora", 1, 0.1), lost("lora", 1, "failed", repeat=2), run("dpo", 1, 0.2))
@@ -155,6 +156,12 @@ def test_the_fastest_are_joined_and_what_another_beats_in_time_and_hours_is_holl
     ends = [of_pair["time_s_low"] * 2 / 3600, of_pair["time_s_high"] * 2 / 3600]
     whiskers = [line.get_xdata() for line in axes.lines if len(line.get_xdata()) == 2]
     assert any(list(xs) == pytest.approx(ends) for xs in whiskers)
+
+
+def test_marks_that_lie_on_each_other_are_counted(tmp_path: Path) -> None:
+    rows = training(1, 100) + training(1, 100.01, num_workers=2) + training(1, 99.99, num_workers=3) + training(2, 180)
+    figure, _ = draw("tradeoff", gathered(tmp_path, measured("vision", *rows)))
+    assert words(closed(figure).axes[0]) == ["3 marks"]
 
 
 def test_each_machine_has_a_panel(tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ def test_a_box_holds_the_steps_of_all_repeats_by_their_slowest_rank(tmp_path: Pa
     assert data["median_s"].tolist() == pytest.approx([0.21])
     assert data[["lowest_s", "highest_s"]].iloc[0].tolist() == pytest.approx([0.11, 0.31])
     # A diamond marks the mean from which throughput follows, of 200 and 220 ms.
-    assert lines(axes)["iteration time (mean)"][0] == pytest.approx([210])
+    assert lines(axes)["iteration time (elapsed / steps)"][0] == pytest.approx([210])
     assert axes.get_xlabel() == "Time of a measured step (ms)"
     assert group_names(axes) == ["single, 1 CPU process"]
 
@@ -111,6 +111,17 @@ def test_accuracy_is_a_line_per_run_over_training_time(tmp_path: Path) -> None:
     assert axes.get_xlabel() == "Training time, without evaluation (min)"
     assert axes.get_ylabel() == "Test accuracy (%)"
     assert legend(figure) == [["ddp-ds, 1 CPU process", "ddp-ds, 2 CPU processes", "target: 98%"]]
+
+
+def test_a_setting_has_a_colour_and_a_number_of_devices_a_dash(tmp_path: Path) -> None:
+    rows = [{"strategy": strategy, "devices": n} for strategy in ("ddp", "ddp-ds") for n in (1, 2)]
+    epochs = [{"run": f"run{i}", "epoch": 1, "test_accuracy": 0.9, "epoch_time_s": 60.0} for i in range(4)]
+    figure, _ = draw("accuracy", gathered(tmp_path, measured("vision", *rows), epochs=epochs))
+    looks = {line.get_label(): (line.get_color(), line.get_linestyle()) for line in closed(figure).axes[0].get_lines()}
+    one, two = looks["ddp, 1 CPU process"], looks["ddp, 2 CPU processes"]
+    other_one, other_two = looks["ddp-ds, 1 CPU process"], looks["ddp-ds, 2 CPU processes"]
+    assert one[0] == two[0] != other_one[0] == other_two[0]
+    assert one[1] == other_one[1] != two[1] == other_two[1]
 
 
 def test_losses_are_means_over_ranks_and_those_that_cannot_be_compared_have_a_panel_each(tmp_path: Path) -> None:

@@ -122,10 +122,11 @@ def test_the_time_of_a_gpu_adds_up_and_each_gpu_has_a_mark(tmp_path: Path) -> No
         "idle (launching)": pytest.approx([10, 10]),
         "idle (unknown)": pytest.approx([10, 30]),
     }
-    [marks] = [line for line in axes.get_lines() if line.get_label() == "busy time of one GPU"]
+    tick = "where the busy time of a GPU ends (a tick for each GPU and run)"
+    [marks] = [line for line in axes.get_lines() if line.get_label() == tick]
     assert list(zip(*marks.get_data(), strict=True)) == [pytest.approx(place) for place in ((80, 0), (50, 1), (70, 1))]
     assert axes.get_xlabel() == "Share of the profiled time (%)"
-    assert legend(figure)[0][-1] == "busy time of one GPU"
+    assert legend(figure)[0][-1] == tick
 
 
 def test_the_four_shares_have_a_panel_each_and_say_of_what(tmp_path: Path) -> None:

@@ -10,10 +10,13 @@ from matplotlib.image import imread
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
-from figures.measured import adopted, closed, pictures, scripts, texts
+from figures.measured import adopted, closed, measured, pictures, scripts, texts
 from multicard.config.figures import FIGURES, WidthName
 from multicard.figures.draw import draw, save
+from multicard.figures.meanings import fills_of
+from multicard.figures.steps import PHASE_FILLS, STEP_PART_FILLS
 from multicard.figures.style import styled
+from multicard.figures.timeline import GPU_FILLS
 from multicard.results.results import Results
 
 # Text must be this large in print.
@@ -86,3 +89,54 @@ def test_text_has_the_same_sizes_in_both_widths() -> None:
 
 def _contains(frame: Bbox, box: Bbox) -> bool:
     return frame.x0 <= box.x0 and frame.y0 <= box.y0 and box.x1 <= frame.x1 and box.y1 <= frame.y1
+
+
+@pytest.mark.parametrize(
+    ("name", "columns", "scales"),
+    [
+        ("step_breakdown", [["forward_s", "backward_s", "other_s"]], [1000]),
+        ("techniques", [["iteration_time_s"], ["peak_memory_bytes"]], [1000, 1e-6]),
+        ("memory", [["peak_memory_bytes"]], [1e-6]),
+    ],
+)
+def test_the_number_at_a_bar_is_that_of_the_csv(name: str, columns: list[list[str]], scales: list[float]) -> None:
+    """In milliseconds and megabytes, to three digits; the order of bars is that of their series."""
+    figure, data = draw(name, Results(texts()), "column")
+    for axes, parts, scale in zip(closed(figure).axes, columns, scales, strict=True):
+        numbers = sorted(float(text.get_text()) for text in axes.texts)
+        assert numbers == pytest.approx(sorted(scale * data[parts].sum(axis=1)), rel=5e-3)
+
+
+def test_parts_of_a_whole_have_their_share_in_the_bar() -> None:
+    shares = {"compute_share": 0.62, "exposed_communication_share": 0.27, "launch_overhead_share": 0.11}
+    rows = measured("llm", {"device": "cuda", "technique": "lora", **shares})
+    for width, written in (("column", ["62", "27"]), ("page", ["62", "27", "11"])):
+        figure, _ = draw("utilization", Results(rows), width)
+        assert [text.get_text() for text in closed(figure).axes[0].texts] == written
+
+
+def test_a_meaning_has_one_colour_in_all_figures_and_no_other_part_has_it() -> None:
+    same = {
+        "compute": (GPU_FILLS["compute"], STEP_PART_FILLS["compute"], PHASE_FILLS["backward"]),
+        "communication": (
+            GPU_FILLS["exposed communication"], STEP_PART_FILLS["exposed communication"],
+            fills_of(["elementwise", "communication"], "other")["communication"],
+        ),
+        "loading": (GPU_FILLS["idle (data loading)"], STEP_PART_FILLS["data loading"], PHASE_FILLS["data"]),
+        "launching": (
+            GPU_FILLS["idle (launching)"], STEP_PART_FILLS["launch overhead"],
+            fills_of(["cudaLaunchKernel"], "other")["cudaLaunchKernel"],
+        ),
+        "memory": (
+            GPU_FILLS["exposed memory operations"], STEP_PART_FILLS["memory operations"], PHASE_FILLS["transfer"],
+            fills_of(["cudaMemcpyAsync"], "other")["cudaMemcpyAsync"],
+        ),
+    }  # fmt: skip
+    for fills in same.values():
+        assert len({fill.colour for fill in fills}) == 1
+    assert len({fill.colour for fill in GPU_FILLS.values()}) == len(GPU_FILLS)
+    # What has no meaning of its own takes no colour of one.
+    many = fills_of([f"part {n}" for n in range(9)], "other")
+    with_a_meaning = {fill.colour for fill in (*GPU_FILLS.values(), *PHASE_FILLS.values(), *STEP_PART_FILLS.values())}
+    assert not {fill.colour for fill in many.values()} & with_a_meaning
+    assert len({fill.colour for fill in many.values()}) == 9

@@ -72,6 +72,7 @@ class FigureEntry:
 _ENTRIES = (
     FigureEntry("iteration_time", "scaling", axis="devices"),
     FigureEntry("speedup", "scaling", axis="devices"),
+    FigureEntry("throughput_per_device", "scaling", axis="devices"),
     FigureEntry("image_size_scaling", "scaling", axis="image_size"),
     FigureEntry("step_breakdown", "steps"),
     FigureEntry("step_times", "steps"),

@@ -6,7 +6,9 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from multicard.figures.style import HATCHES, LINE_IN, SMALLEST_POINTS, Fills, colours, filled, is_column
+from multicard.core.units import number_in
+from multicard.figures.meanings import Fills
+from multicard.figures.style import HATCHES, LINE_IN, SMALLEST_POINTS, colours, filled, is_column
 
 # Inches that the rows of a figure may take so that the figure, with its axis and its legend, fits on a page.
 PAGE_IN = 8.5
@@ -78,6 +80,7 @@ def draw_grouped_bars(
             edgecolor="0.2",
             linewidth=0.5,
         )
+        _write_values(axes, positions, bars, column, scale)
         if (bars["repeats"] > 1).any():
             repeats = runs[runs["series"] == name]
             draw_repeats(axes, repeats[column].astype(float) * scale, repeats[group_by].map(groups.index) + offset)
@@ -85,7 +88,42 @@ def draw_grouped_bars(
         for position, outcome in zip(positions[is_missing], bars.loc[is_missing, "outcome"], strict=True):
             _note_missing_bar(axes, position, outcome)
     name_rows(axes, groups)
+    _leave_space_for_numbers(axes)
+
+
+def _write_values(axes: Axes, positions: pd.Series, bars: pd.DataFrame, column: str, scale: float) -> None:
+    """Write the value of each bar behind its end, or behind its whisker."""
+    values = bars[column].astype(float) * scale
+    _, whiskers = whisker_lengths(bars, column, scale)
+    ends = values + whiskers.fillna(0.0)
+    for position, value, end in zip(positions, values, ends, strict=True):
+        write_number(axes, end, position, value)
+
+
+def write_number(axes: Axes, end: float, position: float, value: float) -> None:
+    """Write a value behind the end of its bar; nothing for a value that is not known."""
+    if np.isnan(value):
+        return
+    axes.annotate(
+        number_in(value),
+        (end, position),
+        xytext=(3, 0),
+        textcoords="offset points",
+        va="center",
+        fontsize=SMALLEST_POINTS,
+        color="0.1",
+        # On a dot of a repeat, or on a line of the grid, a number could not be read.
+        bbox={"boxstyle": "square,pad=0.1", "facecolor": "white", "edgecolor": "none"},
+        zorder=5,
+    )
+
+
+def _leave_space_for_numbers(axes: Axes) -> None:
+    """Let the axis of lengths end behind the numbers that stand behind bars."""
     axes.set_xlim(0, None)
+    share_of_numbers = 0.22 if is_column() else 0.14
+    _, end = axes.get_xlim()
+    axes.set_xlim(0, end * (1 + share_of_numbers))
 
 
 def _note_missing_bar(axes: Axes, position: float, outcome: str) -> None:
@@ -103,9 +141,15 @@ def _note_missing_bar(axes: Axes, position: float, outcome: str) -> None:
 
 
 def draw_stacked_bars(
-    axes: Axes, names: Sequence[str], parts: Mapping[str, Iterable[float]], fills: Fills, title: str, label: str
+    axes: Axes,
+    names: Sequence[str],
+    parts: Mapping[str, Iterable[float]],
+    fills: Fills,
+    title: str,
+    label: str,
+    whole: float | None = None,
 ) -> None:
-    """Draw a bar for each name, with its parts one after the other.
+    """Draw a bar for each name, with its parts one after the other, and its length as a number behind it.
 
     Parameters
     ----------
@@ -120,6 +164,8 @@ def draw_stacked_bars(
         Colour and hatch of each part.
     title, label
         Title of the panel, and label of the axis of lengths.
+    whole
+        Length that all parts of a bar have together, such as 100%. Then larger parts, not the bars, have a number.
     """
     starts = np.zeros(len(names))
     for part, lengths in parts.items():
@@ -136,9 +182,37 @@ def draw_stacked_bars(
                 edgecolor="0.2",
                 linewidth=0.4,
             )
+            if whole is not None:
+                _write_parts(axes, starts, lengths, whole)
             starts = starts + lengths
     name_rows(axes, names)
-    axes.set(title=title, xlabel=label, xlim=(0, 1.02 * starts.max() or 1.0))
+    axes.set(title=title, xlabel=axis_label(label), xlim=(0, whole or starts.max() or 1.0))
+    if whole is None:
+        for row, length in enumerate(starts):
+            write_number(axes, length, row, length)
+        _leave_space_for_numbers(axes)
+
+
+def _write_parts(axes: Axes, starts: np.ndarray, lengths: np.ndarray, whole: float) -> None:
+    """Write the length of each part that is long enough into its middle."""
+    least_written = whole * (0.12 if is_column() else 0.06)
+    for row, (start, length) in enumerate(zip(starts, lengths, strict=True)):
+        if length >= least_written:
+            axes.text(
+                start + length / 2,
+                row,
+                f"{length:.0f}",
+                ha="center",
+                va="center",
+                fontsize=SMALLEST_POINTS,
+                # A hatch would make it hard to read.
+                bbox={"boxstyle": "round,pad=0.15", "facecolor": "white", "edgecolor": "none"},
+            )
+
+
+def axis_label(text: str) -> str:
+    """Return the label of a horizontal axis, in a column on as many lines as it needs beside the names of rows."""
+    return filled(text, 30) if is_column() else text
 
 
 def name_rows(axes: Axes, names: Sequence[str]) -> None:

@@ -20,6 +20,7 @@ from multicard.figures.catalog import BARS, POINTS, figure
 from multicard.figures.points import Quantity, draw_series, series_of
 from multicard.figures.series import completed_of, configuration_names, device_word, labels, named_runs
 from multicard.figures.style import (
+    SMALLEST_POINTS,
     Colour,
     NothingToShow,
     colours,
@@ -100,11 +101,11 @@ def _group_height_in(bars: pd.DataFrame) -> float:
     "How many devices: what does a shorter training cost in device-hours?",
     "Time of the whole training (as many samples, or tokens, for all: the most epochs of the runs) at the measured "
     "throughput, against the hours of all its devices together; start, tests and saving are not in it. A mark per "
-    "configuration, geometric mean over repeats. A line joins the fastest on each number of devices; a hollow mark is "
-    "no better in time or in hours than another one of the same training. Whiskers are 95% confidence intervals: time "
-    "and hours are uncertain together, so they point at the origin. What learns otherwise (global batch size, "
-    "precision, learning rate, technique) has another colour, and is not the same training. Each job has a panel. "
-    "Where the length of a pass is not known, the training has a million samples.",
+    "configuration, geometric mean over repeats; the CSV names each. A line joins the fastest on each number of "
+    "devices; a hollow mark is no better in time or in hours than another one of the same training. Whiskers are "
+    "95% confidence intervals: time and hours are uncertain together, so they point at the origin. What learns "
+    "otherwise (global batch size, precision, learning rate, technique) has another colour, and is not the same "
+    "training. Each job has a panel. Where the length of a pass is not known, the training has a million samples.",
     brief="The whole training at the measured throughput, without start, tests and saving. A line joins the fastest; "
     "a hollow mark is no better in time or in hours than another. Another colour is not the same training.",
 )
@@ -194,6 +195,30 @@ def _draw_job(axes: Axes, rows: pd.DataFrame, palette: Mapping[str, Colour], cou
         xlabel=f"{DEVICE_HOURS[rows['device'].iloc[0]]} of the training",
         ylabel=f"Time of the training ({unit})",
     )
+    _count_coinciding(axes, rows, scale)
+
+
+def _count_coinciding(axes: Axes, rows: pd.DataFrame, scale: float) -> None:
+    """Write beside marks that lie on each other how many they are."""
+    right, top = axes.get_xlim()[1], axes.get_ylim()[1]
+    # A mark takes about this part of a panel.
+    mark = 0.02
+    places = np.column_stack([rows["device_hours"] / right, rows["time_s"] * scale / top])
+    uncounted = list(range(len(places)))
+    while uncounted:
+        first = uncounted[0]
+        same = [index for index in uncounted if (np.abs(places[index] - places[first]) < mark).all()]
+        uncounted = [index for index in uncounted if index not in same]
+        if len(same) > 1:
+            place = places[same].mean(axis=0) * [right, top]
+            axes.annotate(
+                f"{len(same)} marks",
+                tuple(place),
+                xytext=(5, 4),
+                textcoords="offset points",
+                fontsize=SMALLEST_POINTS,
+                color="0.2",
+            )
 
 
 def is_dominated(rows: pd.DataFrame) -> list[bool]:

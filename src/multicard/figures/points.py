@@ -4,7 +4,7 @@ If there is a single number of devices, a panel has a row for each series instea
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal
 
@@ -52,6 +52,17 @@ class Series:
     means: pd.DataFrame
     runs: pd.DataFrame | None = None
     palette: Mapping[str, Colour] | None = None
+
+    def per_device(self, value: str) -> "Series":
+        """Return the series with a value divided by the number of devices, in columns `<value>_per_device…`."""
+        quotients = {f"{value}{bound}": f"{value}_per_device{bound}" for bound in ("", "_low", "_high")}
+        means = self.means.rename(columns=quotients)
+        for quotient in quotients.values():
+            means[quotient] = means[quotient] / means["devices"]
+        runs = self.runs
+        if runs is not None:
+            runs = runs.assign(**{f"{value}_per_device": runs[value].astype(float) / runs["devices"]})
+        return replace(self, means=means, runs=runs)
 
     @property
     def names(self) -> list[str]:

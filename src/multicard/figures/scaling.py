@@ -13,12 +13,13 @@ from multicard.answers.scaling.speedup_tables import over_repeats, speedups, thr
 from multicard.core.units import MINUTES, SECONDS, unit_for
 from multicard.figures.catalog import POINTS, RATIOS, REPEATS, figure
 from multicard.figures.points import Quantity, Series, draw_series, series_of
-from multicard.figures.series import completed_of, labels, only_count, setting_label
+from multicard.figures.series import completed_of, device_word, labels, only_count, setting_label
 from multicard.figures.style import (
     NothingToShow,
     is_column,
     legend_below,
     note_inside,
+    one_panel,
     ordered_colours,
     side_by_side,
     width_in,
@@ -100,6 +101,30 @@ def speedup(results: Results) -> tuple[Figure, pd.DataFrame]:
     draw_series(speedup_axes, shown, times)
     _draw_efficiency(efficiency_axes, shown, "Efficiency")
     legend_below(figure, speedup_axes, efficiency_axes)
+    return figure, series.means
+
+
+@figure(
+    "How much work does each device do per second, as devices are added?",
+    "Throughput over the number of devices, divided by it: for vision runs and scripts, distinct training samples "
+    "per second; for LLM runs, tokens per second without padding; for scripts whose samples are not known, steps "
+    f"per second. A level line is ideal scaling. {POINTS}",
+)
+def throughput_per_device(results: Results) -> tuple[Figure, pd.DataFrame]:
+    """Draw the throughput per device over the number of devices, a line per series.
+
+    The table has a row per configuration: `series`, its parameters, `repeats`, and the throughput in the unit of its
+    name (`throughput_samples_per_s`, `tokens_per_s` or `steps_per_s`) divided by the number of devices, with
+    `_per_device` after its name and the bounds of its interval (`…_low`, `…_high`).
+    """
+    rate = throughput_of(results.frame())
+    series = series_of(results, [rate]).per_device(rate)
+    figure, axes = one_panel(series.height_in)
+    of_all = THROUGHPUTS[rate]
+    word = device_word(series.means)
+    per_device = Quantity(f"{rate}_per_device", f"{of_all.title} per {word}", f"{of_all.label}\nand {word}")
+    draw_series(axes, _with_scaling(series, results), per_device)
+    legend_below(figure, axes)
     return figure, series.means
 
 

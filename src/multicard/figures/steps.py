@@ -1,28 +1,37 @@
 """Figures of steps and epochs: phases and parts of a step, distribution of step times, loss, accuracy over time."""
 
 import math
+from collections.abc import Mapping
+from typing import NamedTuple
 
 import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
 
 from multicard.answers.comparison.comparisons import quantiles_of_steps, varied
 from multicard.answers.scaling.speedup_tables import over_repeats
-from multicard.core.units import MINUTES, SECONDS, unit_for
-from multicard.figures.bars import draw_grouped_bars, draw_stacked_bars, name_rows, rows_height_in
+from multicard.core.units import MINUTES, SECONDS, number, unit_for
+from multicard.figures import meanings
+from multicard.figures.bars import axis_label, draw_grouped_bars, draw_stacked_bars, name_rows, rows_height_in
 from multicard.figures.catalog import BARS, figure
-from multicard.figures.series import completed_of, configuration_names, named_runs, setting_label
+from multicard.figures.meanings import Fill, Fills
+from multicard.figures.points import LINE_STYLES, MARKERS
+from multicard.figures.series import (
+    completed_of,
+    configuration_names,
+    labels,
+    named_runs,
+    setting_label,
+)
 from multicard.figures.style import (
     HATCHES,
-    Fill,
-    Fills,
     NothingToShow,
     colours,
     is_column,
     legend_below,
     one_panel,
-    remove_legend,
     side_by_side,
     width_in,
 )
@@ -34,20 +43,20 @@ from multicard.results.results import Results
 
 # The fill of each part of `step_breakdown`. The measure of a part has its name and the ending `_s`.
 PHASE_FILLS: Fills = {
-    "data": Fill("#E69F00", ""),
-    "transfer": Fill("#F0E442", "///"),
-    "forward": Fill("#56B4E9", "..."),
-    "backward": Fill("#0072B2", "\\\\\\"),
-    "optimizer": Fill("#009E73", "xxx"),
-    "evaluation": Fill("#B2DF8A", ""),
-    "other": Fill("#D9D9D9", "///"),
+    "data": Fill(meanings.DATA, ""),
+    "transfer": Fill(meanings.MEMORY, "///"),
+    "forward": Fill(meanings.FORWARD, "..."),
+    "backward": Fill(meanings.COMPUTE, "\\\\\\"),
+    "optimizer": Fill(meanings.OPTIMIZER, "xxx"),
+    "evaluation": Fill(meanings.EVALUATION, ""),
+    "other": Fill(meanings.OTHER, "///"),
 }
 # The fill of each `StepPart`.
 STEP_PART_FILLS: Fills = {
     "compute": GPU_FILLS["compute"],
     "compute or communication": Fill(GPU_FILLS["compute"].colour, HATCHES[2]),
     "exposed communication": GPU_FILLS["exposed communication"],
-    "waiting for other ranks": Fill("#F4A582", "ooo"),
+    "waiting for other ranks": Fill(meanings.WAITING, "ooo"),
     "memory operations": GPU_FILLS["exposed memory operations"],
     "CUDA graphs": GPU_FILLS["CUDA graphs"],
     "launch overhead": GPU_FILLS["idle (launching)"],
@@ -59,9 +68,19 @@ STEP_PART_FILLS: Fills = {
     "queued on the GPU": GPU_FILLS["idle (queued)"],
     "data loading": Fill(PHASE_FILLS["data"].colour, HATCHES[1]),
     "evaluation": Fill(PHASE_FILLS["evaluation"].colour, HATCHES[2]),
-    "stalls": Fill("#E31A1C", HATCHES[3]),
+    "stalls": Fill(meanings.STALLS, HATCHES[3]),
     "other": GPU_FILLS["idle (unknown)"],
 }
+
+
+class Look(NamedTuple):
+    """The look of a line: its colour, its style as Matplotlib takes it, and its marker (empty for none)."""
+
+    colour: str
+    dash: str | tuple[float, tuple[float, float]]
+    marker: str
+
+
 # A part is drawn only if its share of the step is at least this in some configuration.
 LEAST_SHARE = 1e-3
 
@@ -131,8 +150,8 @@ def utilization(results: Results) -> tuple[Figure, pd.DataFrame]:
     axes = panels[-1]
     parts = {part: 100 * data[part] for part in STEP_PART_FILLS if part in data and (data[part] >= LEAST_SHARE).any()}
     names = data["configuration"].tolist()
-    draw_stacked_bars(axes, names, parts, STEP_PART_FILLS, "Where the step goes", "Share of the step (%)")
-    axes.set_xlim(0, 100)
+    title = "Where the step goes"
+    draw_stacked_bars(axes, names, parts, STEP_PART_FILLS, title, "Share of the step (%)", whole=100)
     legend_below(figure, *panels)
     return figure, data
 
@@ -147,10 +166,10 @@ def _draw_mfu(axes: Axes, data: pd.DataFrame, runs: pd.DataFrame) -> None:
 
 @figure(
     "How variable are step times?",
-    "Durations of the measured steps (of each step, its slowest rank's), all repeats pooled. The box spans the middle "
-    "half with a line at the median, whiskers the steps between the 1st and 99th percentiles, with a dot for each step "
-    "beyond them. A diamond is the iteration time: elapsed time over steps, mean over repeats. Throughput follows from "
-    "that, not from the median.",
+    "Durations of the measured steps (of each step, its slowest rank's), all repeats pooled. The box spans the "
+    "middle half with a line at the median, whiskers the steps between the 1st and 99th percentiles, with a dot for "
+    "each step beyond them. A diamond is the iteration time: elapsed time over steps, mean over repeats. Throughput "
+    "follows from that, not from the median; it may lie outside of the box. The axis does not begin at zero.",
     brief="Measured steps of all repeats, each by its slowest rank. Box: middle half and median; whiskers: 1st to "
     "99th percentile; diamond: elapsed time over steps.",
 )
@@ -181,7 +200,8 @@ def step_times(results: Results) -> tuple[Figure, pd.DataFrame]:
         patch_artist=True,
         boxprops={"facecolor": "#9ecae1"},
         medianprops={"color": "black", "linewidth": 1.6},
-        flierprops={"marker": ".", "markersize": 3},
+        # Pale, so that many steps beside each other are no black bar.
+        flierprops={"marker": ".", "markersize": 3, "alpha": 0.35, "markerfacecolor": "black", "markeredgewidth": 0},
     )
     axes.plot(
         scale * data["iteration_time_s"],
@@ -192,18 +212,18 @@ def step_times(results: Results) -> tuple[Figure, pd.DataFrame]:
         markerfacecolor="white",
         markeredgecolor="black",
         zorder=5,
-        label="iteration time (mean)",
+        label="iteration time (elapsed / steps)",
     )
     name_rows(axes, names)
-    axes.set(xlabel=f"Time of a measured step ({unit})", title="Step times", xlim=(0, None))
+    axes.set(xlabel=axis_label(f"Time of a measured step ({unit})"), title="Step times")
     legend_below(figure, axes)
     return figure, data
 
 
 @figure(
     "How long does it take to reach a given accuracy?",
-    "Test accuracy after each epoch over the training time up to it, evaluation excluded; one line per run. The dotted "
-    "line is the papers' target.",
+    "Test accuracy after each epoch over the training time up to it, evaluation excluded; one line per run. Colours "
+    "are settings, and dashes numbers of devices. The dotted line is the papers' target.",
     brief="After each epoch, over training time without evaluation; a line per run. Dotted: the papers' target.",
 )
 def accuracy(results: Results) -> tuple[Figure, pd.DataFrame]:
@@ -217,9 +237,9 @@ def accuracy(results: Results) -> tuple[Figure, pd.DataFrame]:
     if data.empty:
         raise NothingToShow("no test accuracy was recorded")
     scale, unit = unit_for(data["time_s"], MINUTES)
-    figure, axes = one_panel(3.4)
+    figure, axes = one_panel(3.2)
     shown = data.assign(time=scale * data["time_s"], accuracy=100 * data["test_accuracy"])
-    _draw_lines_of_runs(axes, shown, "time", "accuracy", _names_of_series(data), markers=True)
+    _draw_lines_of_runs(axes, shown, "time", "accuracy", _looks_of_configurations(data, results.frame()))
     target = program_of(results.frame()).measures.definitions["test_accuracy"].target
     if target is not None:
         axes.axhline(100 * target, color="0.4", linestyle=(0, (1, 1.5)), label=f"target: {target:.0%}", zorder=1)
@@ -231,9 +251,11 @@ def accuracy(results: Results) -> tuple[Figure, pd.DataFrame]:
 
 @figure(
     "How does the loss fall?",
-    "Training loss of every optimizer step, warm-up and profiled steps included: one line per run, mean over ranks; "
-    "the repeats of a configuration share a colour and a style. Of a long run each point is the mean of neighbouring "
-    "steps. For LLM runs each technique has a panel, or else each data set, since their losses cannot be compared.",
+    "Training loss of every optimizer step, warm-up and profiled steps included, over steps on a logarithmic axis: "
+    "one line per run, mean over ranks; the repeats of a configuration share a colour and a style. Dashes of "
+    "different configurations alternate, so that coinciding lines are all visible. Of a long run each point is the "
+    "mean of neighbouring steps. For LLM runs each technique has a panel, or else each data set, since their losses "
+    "cannot be compared.",
     brief="Mean over ranks of each optimizer step; of a long run, of neighbouring steps. A line per run.",
 )
 def loss(results: Results) -> tuple[Figure, pd.DataFrame]:
@@ -258,13 +280,15 @@ def loss(results: Results) -> tuple[Figure, pd.DataFrame]:
         }
     column_count = 1 if is_column() else min(len(panels), 2)
     row_count = math.ceil(len(panels) / column_count)
+    looks = _alternating_looks(list(dict.fromkeys(data["series"])))
     figure, grid = plt.subplots(
         row_count, column_count, figsize=(width_in(), 0.8 + 2.4 * row_count), squeeze=False, sharex=True
     )
     used, unused = grid.flat[: len(panels)], grid.flat[len(panels) :]
     for axes, (title, rows) in zip(used, panels.items(), strict=True):
-        _draw_lines_of_runs(axes, rows, "step", "loss", _names_of_series(data))
-        axes.set(title=title, xlabel="Optimizer step", ylabel="Loss", ylim=(0, None))
+        _draw_lines_of_runs(axes, rows, "step", "loss", looks)
+        axes.set(title=title, xlabel="Optimizer step", ylabel="Loss", ylim=(0, None), xscale="log")
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda step, _: number(step)))
         axes.tick_params(labelbottom=True)
     for axes in unused:
         axes.remove()
@@ -281,10 +305,6 @@ def _parameter_of_loss_panels(measures: pd.DataFrame) -> str | None:
     return next((name for name in program_of(measures).comparison.loss_depends_on if name in varying), None)
 
 
-def _names_of_series(data: pd.DataFrame) -> list[str]:
-    return list(dict.fromkeys(data["series"]))
-
-
 def _with_series(rows: pd.DataFrame, measures: pd.DataFrame, besides: tuple[str, ...] = ()) -> pd.DataFrame:
     """Return the rows of completed runs, in the order of the runs, with the name of the configuration as `series`.
 
@@ -299,29 +319,48 @@ def _with_series(rows: pd.DataFrame, measures: pd.DataFrame, besides: tuple[str,
     return rows
 
 
-def _draw_lines_of_runs(
-    axes: Axes, data: pd.DataFrame, x: str, y: str, names: list[str], markers: bool = False
-) -> None:
-    """Draw a line per run from the columns `x` and `y`; runs of one series share a colour and a style.
+def _looks_of_configurations(data: pd.DataFrame, measures: pd.DataFrame) -> dict[str, Look]:
+    """Return the look of each series: a colour for its settings, a dash and a marker for its number of devices."""
+    parameters = measures.set_index("run").loc[data["run"]].reset_index()
+    varying = varied(measures, besides=("devices", "repeat"))
+    settings = labels(parameters, varying) if varying else [""] * len(data)
+    setting_of = dict(zip(data["series"], settings, strict=True))
+    count_of = dict(zip(data["series"], parameters["devices"], strict=True))
+    different_settings = list(dict.fromkeys(settings))
+    counts = sorted(set(count_of.values()))
+    if len(different_settings) == 1:
+        # Then a colour for each number of devices distinguishes them best.
+        setting_of, different_settings = {name: name for name in setting_of}, list(setting_of)
+    palette = dict(zip(different_settings, colours(len(different_settings)), strict=True))
+    looks = {}
+    for name, setting in setting_of.items():
+        place = counts.index(count_of[name])
+        looks[name] = Look(palette[setting], LINE_STYLES[place % len(LINE_STYLES)], MARKERS[place % len(MARKERS)])
+    return looks
 
-    `names`: the series of all panels, so that a series looks the same in all panels.
+
+def _alternating_looks(names: list[str]) -> dict[str, Look]:
+    """Return a look for each series whose dashes fall into the gaps of the others; the first one is a whole line."""
+    dash = 3.5
+    # Then each of up to eight coinciding lines is seen for an equal part.
+    gap = min(7, max(1, len(names) - 1)) * dash
+    looks = {}
+    for place, (name, colour) in enumerate(zip(names, colours(len(names)), strict=True)):
+        style = (dash * (place - 1), (dash, gap)) if place else "-"
+        looks[name] = Look(colour, style, "")
+    return looks
+
+
+def _draw_lines_of_runs(axes: Axes, data: pd.DataFrame, x: str, y: str, looks: Mapping[str, Look]) -> None:
+    """Draw a line per run from the columns `x` and `y`; runs of one series share a look.
+
+    `looks`: the look of each series of all panels, so that a series looks the same in all panels.
     """
-    # Imported here because seaborn takes a second to import.
-    import seaborn as sns
-
-    sns.lineplot(
-        data,
-        x=x,
-        y=y,
-        hue="series",
-        style="series",
-        hue_order=names,
-        style_order=names,
-        palette=colours(len(names)),
-        units="run",
-        estimator=None,
-        markers=markers,
-        linewidth=1.2,
-        ax=axes,
-    )
-    remove_legend(axes)
+    for series, look in looks.items():
+        rows_of_series = data[data["series"] == series]
+        for _, rows in rows_of_series.groupby("run", sort=False):
+            axes.plot(
+                rows[x], rows[y], color=look.colour, linestyle=look.dash, marker=look.marker, markersize=4, label="_"
+            )
+        # One entry of the legend for all runs of a series.
+        axes.plot([], [], color=look.colour, linestyle=look.dash, marker=look.marker, markersize=4, label=series)

@@ -4,7 +4,7 @@ import math
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
@@ -38,17 +38,6 @@ Colour = str | tuple[float, float, float]
 # seaborn takes a second.
 COLOURS = ("#0173b2", "#de8f05", "#029e73", "#d55e00", "#cc78bc", "#ca9161", "#fbafe4", "#949494", "#ece133", "#56b4e9")
 HATCHES = ("", "///", "...", "\\\\\\", "xxx", "---")
-
-
-class Fill(NamedTuple):
-    """Colour and hatch of a part of a bar."""
-
-    colour: Colour
-    hatch: str
-
-
-# Fill of each part of a bar. The parts follow each other in the bar in this order.
-Fills = dict[str, Fill]
 
 
 @contextmanager

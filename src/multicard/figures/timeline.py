@@ -14,8 +14,10 @@ from multicard.core.files import atomic_write
 from multicard.core.text import for_figure
 from multicard.core.units import show
 from multicard.core.values import Cell
+from multicard.figures import meanings
 from multicard.figures.bars import draw_stacked_bars
-from multicard.figures.style import Fill, Fills, legend_below, styled, width_in
+from multicard.figures.meanings import Fill, Fills
+from multicard.figures.style import legend_below, styled, width_in
 from multicard.results.device_time import device_time
 
 # Rows of the activity table `timeline`.
@@ -27,20 +29,20 @@ MOST_BARS = 60
 
 # Fills of the parts of a GPU's time, which `device_time` computes.
 GPU_FILLS: Fills = {
-    "compute": Fill("#0072B2", ""),
-    "compute and communication": Fill("#56B4E9", "///"),
-    "exposed communication": Fill("#D55E00", "\\\\\\"),
-    "exposed memory operations": Fill("#F0E442", "..."),
-    "CUDA graphs": Fill("#009E73", ""),
-    "idle (launching)": Fill("#7F7F7F", "xxx"),
-    "idle (allocating)": Fill("#E69F00", "ooo"),
-    "idle (loading code)": Fill("#B2DF8A", "+++"),
-    "idle (synchronizing)": Fill("#CC79A7", "ooo"),
-    "idle (data loading)": Fill("#FDBF6F", "///"),
-    "idle (host in no call)": Fill("#A6761D", "///"),
-    "idle (within a graph)": Fill("#A6DBC8", "---"),
-    "idle (queued)": Fill("#BFBFBF", "---"),
-    "idle (unknown)": Fill("#F2F2F2", ""),
+    "compute": Fill(meanings.COMPUTE, ""),
+    "compute and communication": Fill(meanings.OVERLAPPED, "///"),
+    "exposed communication": Fill(meanings.COMMUNICATION, "\\\\\\"),
+    "exposed memory operations": Fill(meanings.MEMORY, "..."),
+    "CUDA graphs": Fill(meanings.GRAPHS, "---"),
+    "idle (launching)": Fill(meanings.LAUNCHING, "xxx"),
+    "idle (allocating)": Fill(meanings.ALLOCATING, "ooo"),
+    "idle (loading code)": Fill(meanings.LOADING_CODE, "+++"),
+    "idle (synchronizing)": Fill(meanings.SYNCHRONIZING, "ooo"),
+    "idle (data loading)": Fill(meanings.DATA, "///"),
+    "idle (host in no call)": Fill(meanings.HOST, "///"),
+    "idle (within a graph)": Fill(meanings.IDLE_IN_GRAPH, "---"),
+    "idle (queued)": Fill(meanings.QUEUED, "---"),
+    "idle (unknown)": Fill(meanings.OTHER, ""),
 }
 
 
@@ -100,8 +102,7 @@ def _draw_shares(axes: Axes, devices: pd.DataFrame, names: list[str], left_out: 
     title = "Share of the capture" if (devices["scope"] == "capture").all() else "Share of the time of all steps"
     if left_out:
         title += f"; {left_out} more devices not shown"
-    draw_stacked_bars(axes, rows, dict(shares.items()), GPU_FILLS, title, "Share of time (%)")
-    axes.set_xlim(0, 100)
+    draw_stacked_bars(axes, rows, dict(shares.items()), GPU_FILLS, title, "Share of time (%)", whole=100)
 
 
 def _draw_steps(axes: Axes, steps: pd.DataFrame, name: str) -> None:

@@ -1,26 +1,21 @@
 """Figures of traces: shares of summed time, CUDA calls, kernels, transfers, time of GPUs and collectives."""
 
-import itertools
-
 import matplotlib.pyplot as plt
-import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter, NullFormatter
+from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
 
 from multicard.core.text import for_figure
 from multicard.core.units import BYTES, SECONDS, Units, unit_for
+from multicard.figures import meanings
 from multicard.figures.bars import draw_stacked_bars, rows_height_in
 from multicard.figures.catalog import POINTS, SUMMED, figure
+from multicard.figures.meanings import Fill, Fills, fills_of
 from multicard.figures.points import Quantity, draw_series, series_of
 from multicard.figures.series import completed_of, configuration_names, device_axis, named_runs
 from multicard.figures.style import (
-    HATCHES,
-    Fill,
-    Fills,
     NothingToShow,
-    colours,
     is_column,
     legend_below,
     note_inside,
@@ -32,8 +27,6 @@ from multicard.figures.timeline import GPU_FILLS
 from multicard.results import per_run
 from multicard.results.results import Results
 
-# Fill of the part `per_run.REST`, the sum of all parts that are not shown alone.
-REST_FILL = Fill("#D9D9D9", "")
 # The share that each panel shows. Its axis names the whole that the share is a part of.
 SHARES = (
     Quantity("host_to_device_copies", "Host-to-device copies", "Share of the time of\nmemory operations (%)", 100.0),
@@ -130,7 +123,7 @@ def memory_transfers(results: Results) -> tuple[Figure, pd.DataFrame]:
     sizes = _means(results, bytes_of_runs)
     height_in = 1.4 + rows_height_in(times_s["configuration"], 0.3)
     figure, (time_axes, bytes_axes) = side_by_side(height_in, share_rows=True)
-    fills = _fills_of(kinds)
+    fills = fills_of(kinds, per_run.REST)
     _draw_parts(time_axes, times_s, fills, "Time of transfers", "Time per step and GPU", SECONDS)
     _draw_parts(bytes_axes, sizes, fills, "Bytes of transfers", "Bytes per step and GPU", BYTES)
     legend_below(figure, time_axes, bytes_axes)
@@ -164,19 +157,18 @@ def device_time(results: Results) -> tuple[Figure, pd.DataFrame]:
     least_visible = 5e-4
     shown = {part: 100 * data[part] for part in parts if data[part].gt(least_visible).any()}
     names = data["configuration"].tolist()
-    draw_stacked_bars(axes, names, shown, GPU_FILLS, "Time of a GPU", "Share of the profiled time (%)")
+    draw_stacked_bars(axes, names, shown, GPU_FILLS, "Time of a GPU", "Share of the profiled time (%)", whole=100)
     named_gpus = gpus.merge(named_runs(results.frame())[["run", "configuration"]], on="run")
     axes.plot(
         100 * named_gpus["busy"],
         named_gpus["configuration"].map(names.index),
-        label="busy time of one GPU",
+        label="where the busy time of a GPU ends (a tick for each GPU and run)",
         marker="|",
         markersize=9,
         markeredgewidth=1.0,
         color="black",
         linestyle="none",
     )
-    axes.set_xlim(0, 100)
     legend_below(figure, axes)
     return figure, data
 
@@ -206,7 +198,7 @@ def collectives(results: Results) -> tuple[Figure, pd.DataFrame]:
     bandwidths = _bus_bandwidths(results)
     height_in = max(2.8, 1.4 + rows_height_in(times_s["configuration"], 0.3))
     figure, (time_axes, bandwidth_axes) = side_by_side(height_in)
-    fills = _fills_of(names)
+    fills = fills_of(names, per_run.REST)
     _draw_parts(time_axes, times_s, fills, "Time of collectives", "Time per step and GPU", SECONDS)
     bandwidth_axes.set_title("Bus bandwidth")
     legend_below(figure, time_axes)
@@ -243,19 +235,23 @@ def _draw_bandwidths(axes: Axes, bandwidths: pd.DataFrame, fills: Fills) -> None
         y="bus_bandwidth_bytes_per_s",
         hue="collective",
         style="devices",
-        s=60,
+        s=36,
+        alpha=0.8,
         ax=axes,
-        palette={name: fills.get(name, REST_FILL).colour for name in bandwidths["collective"].unique()},
+        palette={name: fills.get(name, Fill(meanings.OTHER, "")).colour for name in bandwidths["collective"].unique()},
     )
     axes.set(
         xscale="log",
         yscale="log",
         xlabel="Message size",
         ylabel="Bus bandwidth",
-        xlim=_decades(bandwidths["size_bytes"]),
-        ylim=_decades(bandwidths["bus_bandwidth_bytes_per_s"]),
+        xlim=_around(bandwidths["size_bytes"]),
+        ylim=_around(bandwidths["bus_bandwidth_bytes_per_s"]),
     )
     for axis, unit in ((axes.xaxis, "B"), (axes.yaxis, "B/s")):
+        low, high = axis.get_view_interval()
+        several_decades = 1000
+        axis.set_major_locator(LogLocator(10, subs=(1,) if high > several_decades * low else (1, 2, 5)))
         axis.set_major_formatter(EngFormatter(unit))
         axis.set_minor_formatter(NullFormatter())
     # Of seaborn's legend only its last entries, the numbers of devices, are kept.
@@ -264,11 +260,9 @@ def _draw_bandwidths(axes: Axes, bandwidths: pd.DataFrame, fills: Fills) -> None
     axes.legend(handles[-count:], words[-count:], title=device_axis(bandwidths))
 
 
-def _decades(values: pd.Series) -> tuple[float, float]:
-    """Return powers of ten below and above all values, with some space, so that an axis between them has two ticks."""
-    below = np.floor(np.log10(0.8 * values.min()))
-    above = np.ceil(np.log10(1.25 * values.max()))
-    return 10**below, 10**above
+def _around(values: pd.Series) -> tuple[float, float]:
+    """Return ends of a logarithmic axis with some space around all values, at least from half to twice a value."""
+    return values.min() / 2, values.max() * 2
 
 
 def _one_panel(results: Results, times_of_runs: pd.DataFrame, title: str, label: str) -> tuple[Figure, pd.DataFrame]:
@@ -278,21 +272,10 @@ def _one_panel(results: Results, times_of_runs: pd.DataFrame, title: str, label:
     """
     data = _means(results, times_of_runs)
     figure, axes = one_panel(1.3 + rows_height_in(data["configuration"]))
-    fills = _fills_of(list(times_of_runs))
+    fills = fills_of(times_of_runs, per_run.REST)
     _draw_parts(axes, data, fills, title, label, SECONDS)
     legend_below(figure, axes)
     return figure, data
-
-
-def _fills_of(parts: list[str]) -> Fills:
-    """Return a fill for each part. Neighbours have different hatches, so that they differ without colour, too."""
-    coloured = [part for part in parts if part != per_run.REST]
-    palette = iter(colours(len(coloured)))
-    hatches = itertools.cycle(HATCHES)
-    fills: dict[str, Fill] = {}
-    for part in parts:
-        fills[part] = REST_FILL if part == per_run.REST else Fill(next(palette), next(hatches))
-    return fills
 
 
 def _draw_parts(axes: Axes, data: pd.DataFrame, fills: Fills, title: str, label: str, units: Units) -> None:
