@@ -22,6 +22,11 @@ def test_ranks_that_draw_the_same_samples_gain_by_as_many_times_as_they_draw_the
         "a `DistributedSampler`, with which each rank draws samples of its own, since each sample is drawn by 4 of the "
         "4 ranks; up to 4.00× as fast without it"
     )
+    # A stream has no sampler.
+    loaders = [{"at": at, "rank": rank, "kind": "DataLoader", "sampler": None} for at in range(3) for rank in range(4)]
+    streaming = make_results(tmp_path / "stream", rows, gpu=None, tables={"loaders": loaders})
+    [found] = causes_of(streaming.configurations()[0], streaming)
+    assert found.remedy.startswith("a stream that gives each rank samples of its own")
     # The last batch of an epoch is filled up.
     assert causes(tmp_path / "own", vision_runs(100.0, devices=4, processed_samples_per_s=101.0)) == []
 

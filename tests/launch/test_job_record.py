@@ -136,3 +136,10 @@ def test_a_configured_nsys_that_cannot_be_used_is_an_error_and_auto_takes_pytorc
     assert choose_profiler("auto", "cpu", hidden).name == "kineto"
     with pytest.raises(UserError, match=f"nsys would see no rank: {hidden}$"):
         choose_profiler("nsys", "cpu", hidden)
+
+
+def test_equal_batches_of_ranks_have_equal_numbers_in_place_of_checksums(job: Callable[..., RunRecord]) -> None:
+    checksums = [[900, 70, 8], [900, 8, 12], []]
+    record = job(*({"observed": {"first_batches": of_rank}} for of_rank in checksums), strategy="ddp", devices=3)
+    numbers = [rank.observed.first_batches for rank in record.ranks if rank.observed]
+    assert numbers == [(0, 1, 2), (0, 2, 3), ()]

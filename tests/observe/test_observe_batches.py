@@ -1,6 +1,8 @@
 """Samples are counted in batches of any shape, and loaders that give ranks their own samples are told from others."""
 
 import itertools
+import struct
+import zlib
 from collections import UserDict, deque
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 from torch.utils.data import (
     BatchSampler,
     ConcatDataset,
@@ -22,9 +25,10 @@ from torch.utils.data import (
 from torch.utils.data.distributed import DistributedSampler
 
 from job_files import make_job_file
-from multicard.observe.batches import Contents, Pass, used_by_step
+from multicard.observe.batches import Contents, Pass, checksum_of, checksums, used_by_step
 from multicard.observe.loaders import Loader, LoaderDescription, loader_of, note_index, samples_asked
 from multicard.observe.plan import Pace, Plan, place
+from observed_scripts import Server, after_head
 
 IMAGES, LABELS = torch.zeros(8, 3, 4, 4), torch.zeros(8, dtype=torch.int64)
 DATA = TensorDataset(torch.zeros(20, 2))
@@ -394,3 +398,54 @@ def test_windows_follow_each_other() -> None:
     assert [plan.window(step) for step in range(1, plan.steps + 1)] == (
         2 * ["warmup"] + 3 * ["measured"] + 2 * ["warmup"] + 2 * ["profiled"]
     )
+
+
+def test_batches_of_the_first_steps_have_checksums() -> None:
+    batches = [torch.full((8, 4), float(number)) for number in range(5)]
+    drawn = Pass(Loader(LoaderDescription("Batches"), 8, None, 0))
+    for step, batch in enumerate(batches):
+        drawn.add(step, (batch, LABELS), 8)
+    # Step 0 is before the first update. All elements of so small tensors count.
+    labels = 8 * 8 * b"\0"
+    assert checksums([drawn]) == [zlib.crc32(8 * 4 * struct.pack("<f", number) + labels) for number in (1, 2, 3)]
+    drawn.add(3, "a text", 8)
+    assert checksums([drawn]) == []
+
+
+@pytest.mark.parametrize(
+    ("batch", "other", "are_equal"),
+    [
+        (torch.arange(12).view(3, 4), torch.arange(12).view(3, 4), True),
+        # Images that differ in a block of 64 × 64 pixels only.
+        (torch.zeros(8, 3, 224, 224), nn.functional.pad(torch.ones(8, 3, 64, 64), (160, 0, 160, 0)), False),
+        ({"index": torch.arange(4), "x": torch.ones(4)}, {"index": torch.arange(4), "x": torch.zeros(4)}, False),
+        (torch.zeros(4, 8, 8)[:, :, ::2], torch.zeros(4, 8, 4), True),
+    ],
+)
+def test_checksums_of_different_samples_differ(batch: Any, other: Any, are_equal: bool) -> None:
+    assert checksum_of(batch) is not None
+    assert (checksum_of(batch) == checksum_of(other)) is are_equal
+
+
+def test_batches_on_another_device_and_texts_have_no_checksum() -> None:
+    assert checksum_of(torch.zeros(4, device="meta")) is None
+    assert checksum_of(["a text", {"another": 1}]) is None
+
+
+STREAM = """
+class Numbers(IterableDataset):
+    def __iter__(self):
+        return (torch.full((4,), float(number)) for number in range(1000))
+for x in DataLoader(Numbers(), batch_size=2):
+    loss_of(x, torch.zeros(2, dtype=torch.int64)).backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.slow
+def test_the_record_of_a_rank_has_the_checksums_of_its_first_batches(server: Server, tmp_path: Path) -> None:
+    found = server.run(tmp_path, after_head(STREAM), profiled_steps=0)
+    # The first batch, of samples 0 and 1, comes before the first update.
+    samples = [4 * struct.pack("<f", number) for number in range(8)]
+    batches = [samples[first] + samples[first + 1] for first in (2, 4, 6)]
+    assert found.rank["observed"]["first_batches"] == [zlib.crc32(batch) for batch in batches]

@@ -92,6 +92,28 @@ def test_ranks_repeat_samples_where_all_their_loaders_say_so(tmp_path: Path) -> 
         assert row["distinct_share"] == share
 
 
+@pytest.mark.parametrize(
+    ("distinct", "batches", "share"),
+    [
+        (None, [(0, 1, 2), (0, 1, 2)], 0.5),
+        (None, [(0, 1, 2), (3, 4, 5)], None),
+        (None, [(0, 1, 2), (0, 1, 3)], None),
+        (None, [(0, 0, 0), (0, 0, 0)], None),  # constant data
+        (None, [(0, 1), (0, 1)], None),
+        (None, [(), ()], None),
+        (True, [(0, 1, 2), (0, 1, 2)], 1),  # the loader knows; synthetic data may be the same by their seed
+        (None, [(0, 1, 2), (0, 1, 2), (3, 4, 5), (3, 4, 5)], None),  # two ranks that share a model
+    ],
+)
+def test_the_first_batches_show_that_all_ranks_read_the_same_samples(
+    distinct: bool | None, batches: list[tuple[int, ...]], share: float | None, tmp_path: Path
+) -> None:
+    changes = observed(*([distinct] for _ in batches))
+    for rank, first in zip(changes["ranks"], batches, strict=True):
+        rank["observed"]["first_batches"] = first
+    assert measured(tmp_path, p(devices=len(batches)), 0.05, **changes)["distinct_share"] == share
+
+
 def test_tokens_are_counted_as_samples_are(tmp_path: Path) -> None:
     def tokens_per_s(name: str, **changes: Any) -> float | None:
         stated = {name: changes.pop(name) for name in ("samples_per_step",) if name in changes}

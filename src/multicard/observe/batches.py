@@ -1,6 +1,7 @@
 """Count what the batches of a pass over a loader hold (samples and tokens), and find which steps used them."""
 
 import math
+import zlib
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
@@ -19,12 +20,19 @@ TOKENS = ("input_ids", "tokens")  # keys of Hugging Face's batches, and of torch
 MASK = "attention_mask"
 TOKENS_WITH_LABELS = (*TOKENS, "input", "inputs")  # keys of inputs that come with labels, such as torchtitan's
 
+# Batches of so many steps have a checksum: the first ones, which are most often in the warm-up.
+COMPARED_STEPS = 3
+# A checksum is of at most so many tensors, and of about so many elements of each.
+COMPARED_TENSORS = 4
+COMPARED_ELEMENTS = 4096
+
 
 class Contents(NamedTuple):
-    """Numbers of samples and of tokens in a batch; None if unknown."""
+    """Numbers of samples and of tokens in a batch, and its checksum; None if unknown."""
 
     samples: int | None
     tokens: int | None
+    checksum: int | None = None
 
 
 class Pass:
@@ -48,7 +56,8 @@ class Pass:
         # the number is None, or 1 (one item, which may be a batch), the batch itself must show its samples.
         samples = asked if asked not in (None, 1) else read_or_none(lambda: self._samples(batch, asked))
         tokens = read_or_none(lambda: tokens_in(batch))
-        self.batches.append((step, Contents(samples, tokens)))
+        checksum = read_or_none(lambda: checksum_of(batch)) if 0 < step <= COMPARED_STEPS else None
+        self.batches.append((step, Contents(samples, tokens, checksum)))
 
     def forget_step(self, step: int) -> None:
         """Drop the batches that a step asked for."""
@@ -170,6 +179,42 @@ def _batches_per_step(drawn: Pass, first_steps: Container[int]) -> int | None:
 def _batches_by_step(drawn: Pass) -> Counter[int]:
     """Return the number of batches that each step asked for; 0 for steps that asked for none."""
     return Counter(step for step, _ in drawn.batches)
+
+
+def checksums(passes: Iterable[Pass]) -> list[int]:
+    """Return the checksums of the batches that the first steps asked for; nothing if one of these has none."""
+    sums = [contents.checksum for drawn in passes for step, contents in drawn.batches if 0 < step <= COMPARED_STEPS]
+    known = [checksum for checksum in sums if checksum is not None]
+    return known if len(known) == len(sums) else []
+
+
+def checksum_of(batch: Any) -> int | None:
+    """Return a checksum of a part of a batch, which is the same for the same samples; None if no tensor is on the CPU.
+
+    It is of the first tensors of the batch, and of elements all over each, since many samples begin with the same ones.
+    Nothing of a GPU is read, because that would wait for it.
+
+    >>> checksum_of(torch.arange(4)) == checksum_of([torch.arange(4)]), checksum_of("a text")
+    (True, None)
+    """
+    checksum = None
+    for tensor in islice(_tensors(batch), COMPARED_TENSORS):
+        if tensor.device.type == "cpu":
+            # No operators of PyTorch, which may be counted. In the order "K" no tensor without gaps is copied.
+            elements = tensor.numpy().ravel(order="K")
+            # An odd distance, so that not only the same places of samples are read whose size is a power of two.
+            read = elements[:: len(elements) // COMPARED_ELEMENTS | 1]
+            checksum = zlib.crc32(read.tobytes(), checksum or 0)
+    return checksum
+
+
+def _tensors(batch: Any, levels: int = DEEPEST) -> Iterator[torch.Tensor]:
+    """Yield the tensors of a batch in their order."""
+    if isinstance(batch, torch.Tensor):
+        yield batch
+    elif levels:
+        for part in _parts(batch):
+            yield from _tensors(part, levels - 1)
 
 
 def tokens_in(batch: Any) -> int | None:

@@ -14,7 +14,7 @@ from multicard.core.reasons import Reason
 from multicard.core.text import counted
 from multicard.core.values import JsonObject
 from multicard.observe.ablation import Replay, slowest_alone, why_not_ablated
-from multicard.observe.batches import used_by_step
+from multicard.observe.batches import checksums, used_by_step
 from multicard.observe.failure import RankOutcome, describe_failure, facts_of_process
 from multicard.observe.loaders import LoaderDescription, without_varying_length
 from multicard.observe.process import after_limit, leave_now
@@ -127,6 +127,7 @@ def _write(recording: Recording, outcome: RankOutcome, replay: Replay | None) ->
         "optimizers": sorted(recording.updates.optimizers),
         "steps_by": recording.updates.steps_by.value,
         "loaders": [{**loader._asdict(), "cpu_s": _cpu_s(loader, recording.loading_cpu_s)} for loader in loaders],
+        "first_batches": checksums(recording.loop.passes),
         "exchanged": recording.exchanged,
         "host_work": recording.host_work.record(),
         "setup": recording.setup,

@@ -334,6 +334,11 @@ class Observed(RecordPart):
         None, description="What ends the steps."
     )
     loaders: tuple[LoaderRecord, ...] = Field((), description="Loaders whose batches the steps used.")
+    first_batches: tuple[int, ...] = Field(
+        (),
+        description="Batches that its first three steps asked for, numbered such that equal ones have the same number "
+        "on all ranks.",
+    )
     exchanged: bool | None = Field(None, description="Whether ranks exchanged anything in the measured steps.")
     loader_alone: LoaderAlone | None = Field(None, description="The slowest loader that the run went without.")
     host_work: tuple[HostWorkRecord, ...] = Field(

@@ -43,7 +43,7 @@ def causes_of(configuration: Configuration, results: Results) -> list[Diagnosis]
         *host_work.diagnoses(configuration, results, setup),
         *loading.diagnoses(configuration, results),
         *lone_evaluation.diagnoses(configuration, results),
-        *same_samples.diagnoses(configuration),
+        *same_samples.diagnoses(configuration, results),
         *threads.diagnoses(configuration),
         *data_parallel.diagnoses(configuration, setup),
         *backend.diagnoses(configuration, setup),

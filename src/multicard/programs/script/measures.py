@@ -41,6 +41,9 @@ MEASURES: dict[str, Definition] = {
     "traced_devices": Definition("GPUs that these traces show at work, of all `devices`."),
 }
 
+# Ranks read the same samples if so many of their batches are the same.
+FEWEST_BATCHES = 3
+
 
 def _measure(record: RunRecord, common: Measures, steps: "pd.DataFrame", epochs: "pd.DataFrame") -> Row:
     """Return the measures of one completed run. Without steps, which only traces may lack, most are not known."""
@@ -99,18 +102,31 @@ def _drawn_share(ranks: Sequence[RankRecord]) -> float | None:
     of ranks that draw distinct ones. With 4 ranks, True gives 1, False gives 1/4, and the number 2 gives 2/4. The share
     of a single rank is 1, because it repeats no samples.
 
-    None if a rank has no loader, if a loader does not know, or if loaders differ.
+    If a loader does not know, or if loaders differ, the batches may show that all ranks read the same ones, which gives
+    1/4. Otherwise the result is None, and so it is if a rank has no loader.
     """
     if len(ranks) == 1:
         return 1.0
     loaders_of_ranks = [rank.observed.loaders if rank.observed else () for rank in ranks]
+    if not all(loaders_of_ranks):
+        return None
     reports = {loader.distinct for loaders in loaders_of_ranks for loader in loaders}
-    if not all(loaders_of_ranks) or len(reports) != 1:
-        return None
-    distinct = reports.pop()
+    distinct = reports.pop() if len(reports) == 1 else None
     if distinct is None:
-        return None
+        return 1 / len(ranks) if _read_the_same(ranks) else None
     return 1.0 if distinct is True else max(1, distinct) / len(ranks)
+
+
+def _read_the_same(ranks: Sequence[RankRecord]) -> bool:
+    """Return True if the first batches of all ranks are the same, and differ from each other.
+
+    Constant data, such as zeros, are the same in all steps and show nothing.
+    """
+    of_ranks = {rank.observed.first_batches if rank.observed else () for rank in ranks}
+    if len(of_ranks) != 1:
+        return False
+    batches = of_ranks.pop()
+    return len(batches) >= FEWEST_BATCHES and len(set(batches)) == len(batches)
 
 
 def _tokens_per_s(record: RunRecord, elapsed_s: float, measured: "pd.DataFrame") -> float | None:
