@@ -95,6 +95,10 @@ KNOWN_CAUSES = (
         "same_stream.py", ("each sample is drawn by 2",), step_s=(0.060, 0.060), fixed_step_s=(0.060, 0.060), share=0.5,
     ),
     KnownCause(
+        "second_forward.py", ("forward passes that no backward pass follows",), step_s=(0.080, 0.080),
+        fixed_step_s=(0.060, 0.060), share=0.020 / 0.080,
+    ),
+    KnownCause(
         "changing_integer.py", ("recompil",),
         step_s=(0.220, 0.220), fixed_step_s=(0.062, 0.063), share=0.157 / 0.220, measured=True,
     ),

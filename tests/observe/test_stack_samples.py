@@ -290,3 +290,28 @@ def test_lines_that_sleep_have_the_samples_of_their_share(server: Server, tmp_pa
     assert all(not step["transfer_s"] and float(step["forward_s"]) >= 0.060 for step in measured)
     intervals = [float(line.split()[1]) for line in found.output.splitlines() if line.startswith("interval")]
     assert intervals == [0.0002, 0.005]
+
+
+# The model is called in line 10, and computes in line 4, within a block.
+MODEL = """
+class Block:
+    def forward(self, lock):
+        lock.acquire()
+class Network:
+    def forward(self, lock):
+        Block().forward(lock)
+
+def accuracy(lock):
+    return Network().forward(lock)
+"""
+
+
+def test_a_place_in_the_model_has_the_line_that_called_the_model() -> None:
+    accuracy = compiled(MODEL, "/data/train.py")["accuracy"]
+    lock = threading.Lock()
+    lock.acquire()
+    with waiting(accuracy, lock) as frame:
+        place = Stack().place(frame)
+        assert recorded(place)[0] == "train.py:4"
+        assert place.caller == "train.py:10"
+        lock.release()

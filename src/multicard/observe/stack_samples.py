@@ -23,6 +23,8 @@ from multicard.observe.user_code import Owner, owner_of, site_of
 INTERVAL_S = 0.100
 # Names of multicard's own threads in a script begin with this.
 OWN_THREADS = "multicard"
+# The method of a module that computes, and that of a function of autograd.
+MODEL_METHOD = "forward"
 # At most so many lines are recorded.
 MOST_LINES = 50
 # While the sampler runs, a thread that waits for Python's lock asks for it after so long: see `Switching`.
@@ -37,12 +39,14 @@ class Place:
     """Where a thread was: an instruction of the user's code, and the function of a library that it called.
 
     `code` is None if no code of the user was on the stack, `called` if the instruction called no library, or one that
-    is not written in Python. `line`: number of the line in the file.
+    is not written in Python. `line`: number of the line in the file. `caller`: the user's line that called the model,
+    if the instruction is in the `forward` of a module; else None.
     """
 
-    __slots__ = ("called", "code", "line", "module")
+    __slots__ = ("called", "caller", "code", "line", "module")
 
-    def __init__(self, code: CodeType | None, line: int | None, called: FrameType | None):
+    def __init__(self, code: CodeType | None, line: int | None, called: FrameType | None, caller: FrameType | None):
+        self.caller = None if caller is None else site_of(caller.f_code.co_filename, caller.f_lineno)
         self.code = code
         self.line = line
         self.called: CodeType | None = None if called is None else called.f_code
@@ -80,24 +84,31 @@ class StackSamples:
 
         A sample whose place is not known is one of that number, but in no line. The number is None if it is zero.
         """
-        lines: Counter[tuple[str | None, str | None, str | None, str | None]] = Counter()
+        lines: Counter[tuple[str | None, ...]] = Counter()
         for (place, phase), count in self._at.items():
             lines[phase, *_words(place)] += count
         return {
             "stack_samples": self._total or None,
             "lines": [
-                {"phase": phase, "site": site, "function": function, "called": called, "samples": count}
-                for (phase, site, function, called), count in lines.most_common(MOST_LINES)
+                {
+                    "phase": phase,
+                    "site": site,
+                    "function": function,
+                    "called": called,
+                    "caller": caller,
+                    "samples": count,
+                }
+                for (phase, site, function, called, caller), count in lines.most_common(MOST_LINES)
             ],
         }
 
 
-def _words(place: Place) -> tuple[str | None, str | None, str | None]:
-    """Return site, function and called function of a place, as records have them."""
+def _words(place: Place) -> tuple[str | None, ...]:
+    """Return site, function, called function and caller of a place, as records have them."""
     if place.code is None:
-        return None, None, None
+        return None, None, None, None
     called = None if place.called is None else f"{place.module}.{_name(place.called)}"
-    return site_of(place.code.co_filename, place.line), _name(place.code), called
+    return site_of(place.code.co_filename, place.line), _name(place.code), called, place.caller
 
 
 def _name(code: CodeType) -> str:
@@ -109,9 +120,9 @@ class Stack:
     """Finds the place on the stack of a thread."""
 
     def __init__(self) -> None:
-        # By identities of code objects, which the places keep alive, and the number of the instruction.
-        self._places: dict[tuple[int, int, int], Place] = {}
-        self._nowhere = Place(None, None, None)
+        # By identities of code objects, which the places keep alive or functions do, and numbers of instructions.
+        self._places: dict[tuple[int, ...], Place] = {}
+        self._nowhere = Place(None, None, None, None)
 
     def place(self, frame: FrameType | None) -> Place:
         """Return the place of a stack whose innermost frame is `frame`.
@@ -123,15 +134,28 @@ class Stack:
             code = frame.f_code
             owner = owner_of(code.co_filename)
             if owner is Owner.USER:
-                key = id(code), frame.f_lasti, 0 if called is None else id(called.f_code)
+                caller = _caller_of_model(frame) if code.co_name == MODEL_METHOD else None
+                of_called = 0 if called is None else id(called.f_code)
+                of_caller = (0, 0) if caller is None else (id(caller.f_code), caller.f_lasti)
+                key = id(code), frame.f_lasti, of_called, *of_caller
                 place = self._places.get(key)
                 if place is None:
-                    place = self._places[key] = Place(code, frame.f_lineno, called)
+                    place = self._places[key] = Place(code, frame.f_lineno, called, caller)
                 return place
             if owner is not Owner.MULTICARD:
                 called = frame
             frame = frame.f_back
         return self._nowhere
+
+
+def _caller_of_model(frame: FrameType) -> FrameType | None:
+    """Return the innermost frame of the user's code that called the model; `frame`: of a `forward` within the model."""
+    outer = frame.f_back
+    while outer is not None:
+        if outer.f_code.co_name != MODEL_METHOD and owner_of(outer.f_code.co_filename) is Owner.USER:
+            return outer
+        outer = outer.f_back
+    return None
 
 
 class Switching:

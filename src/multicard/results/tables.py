@@ -43,8 +43,8 @@ _INTEGERS = (
     "synchronized_norms", "parameters", "graph_breaks",
 )  # fmt: skip
 _TEXTS = (
-    "window", "variables", "trace_missing", "kind", "function", "phase", "first_steps", "site", "called", "sampler",
-    "backends", "wrapper", "debugging",
+    "window", "variables", "trace_missing", "kind", "function", "phase", "first_steps", "site", "called", "caller",
+    "sampler", "backends", "wrapper", "debugging",
 )  # fmt: skip
 _BOOLEANS = (
     "persistent_workers", "pin_memory", "finds_unused", "has_unused", "loops_over_parameters", "can_fuse",
@@ -53,7 +53,7 @@ _BOOLEANS = (
 # Columns of the tables `host_work`, `code_lines`, `loaders` and `training_setup`: see `HostWorkRecord`, `CodeLine`,
 # `LoaderRecord` and `TrainingSetup` of `runs.record`.
 HOST_WORK = ("rank", "kind", "function", "phase", "calls", "seconds", "bytes", "steps", "first_steps", "site")
-CODE_LINES = ("rank", "phase", "site", "function", "called", "samples_there", "stack_samples")
+CODE_LINES = ("rank", "phase", "site", "function", "called", "caller", "samples_there", "stack_samples")
 LOADERS = (
     "rank", "kind", "sampler", "batch_size", "num_workers", "prefetch_factor", "persistent_workers", "pin_memory",
     "batches_in_pass", "cpu_s",

@@ -271,6 +271,9 @@ class CodeLine(RecordPart):
     called: Annotated[str | None, PRIVATE] = Field(
         None, description="Function of a library that the line called; none if it was not written in Python."
     )
+    caller: Annotated[str | None, PRIVATE] = Field(
+        None, description="Of a line in the `forward` of a module: file and line that called the model."
+    )
     samples: int = Field(description="Samples there.")
 
 

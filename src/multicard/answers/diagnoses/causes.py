@@ -19,6 +19,7 @@ from multicard.answers.diagnoses import (
     optimizer_loop,
     periods,
     same_samples,
+    second_passes,
     slow_rank,
     threads,
     uneven_work,
@@ -56,7 +57,11 @@ def causes_of(configuration: Configuration, results: Results) -> list[Diagnosis]
     # Where it is taken. In some steps, or at a line (which says itself if the host's work explains it): the sentence on
     # such steps has the line, if it is known. On one rank.
     in_steps = [cause for cause in periods.diagnoses(configuration, results) if not _is_explained(cause, causes)]
-    at_lines = [cause for cause in code_lines.diagnoses(configuration, results) if not _is_explained(cause, in_steps)]
+    by_samples = [
+        *second_passes.diagnoses(configuration, results, setup),
+        *code_lines.diagnoses(configuration, results),
+    ]
+    at_lines = [cause for cause in by_samples if not _is_explained(cause, in_steps)]
     causes += [*in_steps, *at_lines]
     causes += [cause for cause in slow_rank.diagnoses(configuration, results) if not _is_explained(cause, causes)]
     exchange = _exchange(

@@ -158,6 +158,30 @@ def places_of(configuration: Configuration, results: Results, phase: str | None)
     return sorted(places, key=lambda place: -place.samples)
 
 
+def model_calls_outside(configuration: Configuration, results: Results) -> list[tuple[str, int, Interval, float]]:
+    """Return where the user's code calls the model outside of the phases of a step, that with the most samples first.
+
+    For each line its file and number ("train.py:12"), its samples, the share of the step that the model takes there,
+    and the seconds of a step. The model is what computes in the forward passes of training, too: a module that does
+    not, such as a metric, is none. The result is empty on GPUs, whose time the host's is not, and without steps.
+    """
+    rows, step_s = _rows_of(configuration, results), configuration.mean("iteration_time_s")
+    if rows.empty or step_s is None:
+        return []
+    rows = _of_one_rank(rows, None)
+    seen, phase_share = _seen_and_timed(configuration, results, rows, None)
+    if not phase_share:
+        return []
+    trained = rows.loc[rows["phase"] == FORWARD, ["file", "function"]].drop_duplicates()
+    of_model = rows[_is_phase(rows, None) & rows["caller"].notna()].merge(trained, on=["file", "function"])
+    samples = of_model.groupby("caller")["samples_there"].sum().sort_values(ascending=False)
+    calls = []
+    for caller, there in samples.items():
+        share = proportion(int(there), seen).map(lambda part: part * phase_share)
+        calls.append((str(caller), int(there), share, share.value * step_s))
+    return calls
+
+
 def _rows_of(configuration: Configuration, results: Results) -> pd.DataFrame:
     """Return the rows of the table `code_lines` of the completed runs of a configuration, with `file` and `line`."""
     table = results.table("code_lines")
