@@ -22,12 +22,18 @@ from multicard.results.utilization import within_peaks
 
 
 def write_scenario(
-    folders: Sequence[Path], not_run: Mapping[str, str], out: Path, machines: Sequence[Path] = ()
+    folders: Sequence[Path],
+    not_run: Mapping[str, str],
+    out: Path,
+    machines: Sequence[Path] = (),
+    looks: int = 1,
 ) -> None:
     """Write measures.csv, runs.csv, the headline and the gathered tables of a scenario to `out`, then their index.
 
     `folders`: directories of the scenario's runs. `not_run`: for each run that was not made, and so has no directory,
-    the reason by its id. `machines`: files with the limits of machines. Raises `UserError` if a file of a run or of a
+    the reason by its id. `machines`: files with the limits of machines. `looks`: see `Block`.
+
+    Raises `UserError` if a file of a run or of a
     machine is missing or damaged.
     """
     # Without these two files a folder counts as not measured, until all tables in it have been replaced.
@@ -48,9 +54,12 @@ def write_scenario(
     measures = within_peaks(runs_table(complete_breakdowns(measured, trace_shares(traced))))
     write_csv(outcome_table(outcomes, not_run), out / OUTCOME_TABLE)
     write_csv(add_scaling(measures), out / MEASURES)
-    write_json(out / ANSWER, asdict(headline(Results.read_scenario(out))))
+    # The index, which is written last, is not there yet to state the looks.
+    tables = ScenarioTables(out, looks)
+    write_json(out / ANSWER, asdict(headline(Results(tables.measures, tables.provenances, (tables,)))))
     written = [MEASURES, OUTCOME_TABLE, *(f"{name}.parquet" for name in SCENARIO_TABLES)]
-    write_json(out / SCENARIO_INDEX, {"files": [described(out / name) for name in written]})
+    stated_looks = {"looks": looks} if looks > 1 else {}
+    write_json(out / SCENARIO_INDEX, {"files": [described(out / name) for name in written], **stated_looks})
 
 
 def write_recommendations(results: Path, scenarios: Sequence[str], out: Path) -> None:

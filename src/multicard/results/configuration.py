@@ -2,9 +2,9 @@
 
 import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from multicard.config.experiment import configuration_key
 from multicard.config.wording import setting, statements
@@ -26,7 +26,8 @@ WHOLE_STEP = "none"  # the value of `ablate` in a run that skips no part of its 
 Item = TypeVar("Item")
 
 
-class Block(NamedTuple):
+@dataclass(frozen=True)
+class Block:
     """The key of a block: one repeat of all configurations in a group of scenarios that share runs.
 
     The runs of a block are of different configurations, and run one after another.
@@ -34,6 +35,9 @@ class Block(NamedTuple):
 
     group: tuple[str, ...]  # names of the scenarios; empty if they are not known
     repeat: int
+    # How often the results are looked at if blocks are added until they are clear (`stats.looks`); 1 for a fixed number
+    # of blocks. `Pool` corrects its intervals for it.
+    looks: int = field(default=1, compare=False)
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,7 @@ class MeasuredRun:
     run: str
     values: Mapping[str, Any]
     provenance: Provenance
+    looks: int = 1  # see `Block`
 
     @property
     def outcome(self) -> str:
@@ -67,7 +72,7 @@ class MeasuredRun:
     @property
     def block(self) -> Block:
         """The key of the block in which the run ran."""
-        return Block(self.provenance.group, self.repeat)
+        return Block(self.provenance.group, self.repeat, self.looks)
 
     def number(self, name: str) -> float | None:
         """Return the value of a column as a float; None if it is missing, text, a boolean or not finite."""
@@ -102,6 +107,11 @@ class Configuration:
     def completed(self) -> list[MeasuredRun]:
         """Runs that completed."""
         return [run for run in self.runs if run.is_completed]
+
+    @property
+    def looks(self) -> int:
+        """How often the results are looked at before the last repeat is known; see `Block`."""
+        return max(run.looks for run in self.runs)
 
     def values(self, measure: str) -> list[float]:
         """Return the values of a measure, one for each completed repeat that has it."""

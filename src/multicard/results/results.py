@@ -98,8 +98,18 @@ class Results:
             name = str(row["run"])
             values = known_values(row) | {"run": name}
             provenance = self.provenances.get(name, Provenance())
-            runs.append(MeasuredRun(name, values, provenance))
+            runs.append(MeasuredRun(name, values, provenance, self._looks.get(name, 1)))
         return runs
+
+    @cached_property
+    def _looks(self) -> Mapping[str, int]:
+        """By run how often the results of its scenario are looked at; of several scenarios that have it, the most."""
+        looks: dict[str, int] = {}
+        for scenario in self.scenarios:
+            if scenario.looks > 1:
+                for run in scenario.measures["run"]:
+                    looks[run] = max(scenario.looks, looks.get(run, 1))
+        return looks
 
     def configurations(self) -> list[Configuration]:
         """Return the configurations whose runs skipped no part of their step, in the order of their first runs."""

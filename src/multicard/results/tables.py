@@ -94,8 +94,10 @@ class ScenarioTables:
     measures may be lacking.
     """
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, looks: int | None = None):
+        """Make the tables of a folder. `looks`: what is to be taken for `looks` if the index is yet to be written."""
         self.folder = folder
+        self._looks = looks
         self._tables: dict[str, pd.DataFrame] = {}
 
     @property
@@ -119,6 +121,20 @@ class ScenarioTables:
                 raise UserError(f"{path}: found the workload {quoted(workload)}, expected one of {', '.join(PROGRAMS)}")
             columns |= dict.fromkeys(PROGRAMS[workload].measures.definitions)
         return table.reindex(columns=list(columns))
+
+    @cached_property
+    def looks(self) -> int:
+        """How often the results are looked at while blocks are added (`stats.looks`); 1 for a fixed number of blocks.
+
+        Raises `UserError` if the index states no such number.
+        """
+        if self._looks is not None:
+            return self._looks
+        index = self.folder / SCENARIO_INDEX
+        looks = read_object(index).get("looks", 1) if index.is_file() else 1
+        if not isinstance(looks, int) or isinstance(looks, bool) or looks < 1:
+            raise UserError(f"{index}: looks: found {quoted(looks)}, expected a whole number above 0")
+        return looks
 
     @cached_property
     def outcomes(self) -> pd.DataFrame:

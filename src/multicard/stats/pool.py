@@ -48,6 +48,9 @@ Repeats may be equal to the last digit because a clock is coarse, so equal repea
 They are left out of the variances, and their configuration gets the scatter of the other configurations. If there are
 no others, there is no interval.
 
+If repeats are added until the results are clear, blocks state how often the results are looked at. Intervals are then
+wider, and p-values larger, so that they hold at whichever look the last repeat was added; see `looks`.
+
 The best of several configurations is chosen by the same values by which it is then compared with the others; see
 `selection`. If all are equally good and have equal scatter, the probability that the best is shown to be better than
 any other is at most 5%.
@@ -62,7 +65,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from multicard.stats.interval import LEVEL, Interval
-from multicard.stats.samples import Blocks, Sample, UsableSample, geometric_mean, numbers_of, shared_blocks, usable
+from multicard.stats.looks import level_of_look, p_value_of_look
+from multicard.stats.samples import (
+    Blocks,
+    Sample,
+    UsableSample,
+    geometric_mean,
+    looks_of,
+    numbers_of,
+    shared_blocks,
+    usable,
+)
 from multicard.stats.scatter import ROUNDING, Scatter, SquaredError, block_weight
 from multicard.stats.selection import with_range_p_value
 from multicard.stats.student import critical_value, two_sided_p_value
@@ -90,7 +103,11 @@ class Pool:
     """
 
     def __init__(
-        self, samples: Mapping[Any, Sample] | Sequence[Sample], logs: bool = True, exact: bool = False
+        self,
+        samples: Mapping[Any, Sample] | Sequence[Sample],
+        logs: bool = True,
+        exact: bool = False,
+        looks: int = 1,
     ) -> None:
         """Take samples by block, or without blocks.
 
@@ -106,6 +123,9 @@ class Pool:
             be used, because `ratio` needs logarithms.
         exact
             True if equal repeats show that there is no scatter: for bytes, which are counted and not timed.
+        looks
+            How often the results are looked at, to decide whether repeats are added; see `stats.looks`. The larger
+            number counts if blocks of the samples state one, too.
         """
         self._has_logs = logs
         self._is_exact = exact
@@ -113,6 +133,7 @@ class Pool:
         self._samples = {key: usable(sample, logs) for key, sample in by_key.items()}
         usable_samples = {key: sample for key, sample in self._samples.items() if sample is not None}
         self._scatter = Scatter(usable_samples, exact)
+        self._looks = max(looks, *map(looks_of, usable_samples.values()), 1)
 
     def mean(self, key: Hashable, against: float = 1.0, level: float = LEVEL) -> Interval | None:
         """Return the geometric mean of a sample, or its arithmetic mean if the pool was made with `logs=False`.
@@ -206,7 +227,7 @@ class Pool:
         if error is None or not self._shows_scatter(error, estimate):
             are_equal = f"{repeats}, equal to the last digit" if repeats > 1 else None
             return self._without_bounds(estimate, repeats, are_equal)
-        half_width = critical_value(error.freedom, level) * error.standard_error
+        half_width = critical_value(error.freedom, level_of_look(self._looks, level)) * error.standard_error
         hypothesis = math.log(against) if self._has_logs else against
         interval = Interval(
             value=estimate,
@@ -214,7 +235,7 @@ class Pool:
             high=estimate + half_width,
             repeats=repeats,
             coverage=level,
-            p_value=_p_value(estimate - hypothesis, error),
+            p_value=p_value_of_look(_p_value(estimate - hypothesis, error), self._looks),
             freedom=error.freedom,
         )
         return interval.map(self._on_scale_of_values)
@@ -259,7 +280,12 @@ def geometric_mean_interval(values: Sample) -> Interval:
 
 
 def pooled(
-    samples: Sequence[Blocks], logs: bool = True, against: float = 1.0, level: float = LEVEL, exact: bool = False
+    samples: Sequence[Blocks],
+    logs: bool = True,
+    against: float = 1.0,
+    level: float = LEVEL,
+    exact: bool = False,
+    looks: int = 1,
 ) -> Interval | None:
     """Return the mean over several samples: geometric, or arithmetic if `logs` is False. None if no block is common.
 
@@ -268,7 +294,7 @@ def pooled(
     less is left out. The interval holds for these samples, not for further ones. (Geometric means of ratios: Philip
     Fleming and John Wallace, CACM 29(3), 1986.)
 
-    `against`, `level`: see `Pool.mean`. `exact`: see `Pool`.
+    `against`, `level`: see `Pool.mean`. `exact`, `looks`: see `Pool`.
 
     In the example, the blocks 1 and 2 are common, and the geometric mean of 2 and 8 is 4 in both:
 
@@ -279,7 +305,7 @@ def pooled(
     for block in shared_blocks(samples):
         values = [sample[block] for sample in samples]
         means[block] = geometric_mean(values) if logs else fmean(numbers_of(values))
-    return Pool([means], logs, exact).mean(0, against, level)
+    return Pool([means], logs, exact, looks).mean(0, against, level)
 
 
 def _sides(numerator: UsableSample, denominator: UsableSample) -> _Sides:

@@ -9,7 +9,7 @@ import numpy as np
 
 Values = Iterable[float | None]
 # Values by the block in which they were measured. A block is a repeat in which every configuration ran once. Two
-# samples with common blocks are compared block by block.
+# samples with common blocks are compared block by block. A block may state `looks`: see `looks_of`.
 Blocks = Mapping[Any, float | None]
 Sample = Blocks | Values
 
@@ -31,6 +31,11 @@ class UsableSample:
         """Return the scaled values of some blocks, in the order of `blocks`. The sample must have all of them."""
         scaled_by_block = dict(zip(self.blocks or (), self.scaled, strict=True))
         return np.array([scaled_by_block[block] for block in blocks])
+
+
+def looks_of(sample: UsableSample) -> int:
+    """Return how often results are looked at before the last block is known: the most that a block states, else 1."""
+    return max((getattr(block, "looks", 1) for block in sample.blocks or ()), default=1)
 
 
 def usable(sample: Sample, logs: bool) -> UsableSample | None:

@@ -64,8 +64,9 @@ def _estimates_of_measure(name: str, pairs: Mapping[int, Pair], tolerance: float
     is_exact = not measure.differs_between_sessions
     values = {index: (pair.a, pair.b) for index, pair in pairs.items()}
     session_means = {index: _session_means(pair) for index, pair in pairs.items()}
-    pool_of_values = _pool(values, is_exact)
-    pool_of_sessions = _pool(session_means)
+    looks = max((pair.looks for pair in pairs.values()), default=1)
+    pool_of_values = _pool(values, is_exact, looks)
+    pool_of_sessions = _pool(session_means, looks=looks)
     estimates = {}
     for index, pair in pairs.items():
         older = _Side(index, "a")
@@ -89,13 +90,13 @@ class _Side(NamedTuple):
     side: Literal["a", "b"]
 
 
-def _pool(sides: Mapping[int, tuple[Sample, Sample]], is_exact: bool = False) -> Pool:
+def _pool(sides: Mapping[int, tuple[Sample, Sample]], is_exact: bool = False, looks: int = 1) -> Pool:
     """Return a pool of the samples of both sides of each pair, by their `_Side`. `sides`: the samples by index."""
     samples: dict[_Side, Sample] = {}
     for index, (older, newer) in sides.items():
         samples[_Side(index, "a")] = older
         samples[_Side(index, "b")] = newer
-    return Pool(samples, exact=is_exact)
+    return Pool(samples, exact=is_exact, looks=looks)
 
 
 def _estimate(pair: Pair, by_repeats: Interval | None, by_sessions: Interval | None, counts_sessions: bool) -> Estimate:

@@ -64,7 +64,8 @@ class Pair:
     """The values of one measure of one configuration, over the repeats of both sides.
 
     `sessions`: the session of each value of `a`, and of each value of `b`. None unless the sessions of all values are
-    known. `column`: the column of measures.csv that the values are from.
+    known. `column`: the column of measures.csv that the values are from. `looks`: how often the results of a side were
+    looked at while repeats were added (`stats.looks`), the more often of both.
     """
 
     configuration: str
@@ -73,6 +74,7 @@ class Pair:
     b: Sequence[float]
     sessions: tuple[Sequence[int], Sequence[int]] | None = None
     column: str | None = None
+    looks: int = 1
 
     @property
     def repeats(self) -> tuple[int, int]:
@@ -163,6 +165,7 @@ def _pair(name: str, shared: SharedConfiguration, sessions: Sequence[Mapping[str
         b=values_after,
         sessions=(sessions_before, sessions_after) if sessions_before and sessions_after else None,
         column=column,
+        looks=max(shared.before.looks, shared.after.looks),
     )
 
 

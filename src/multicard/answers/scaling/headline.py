@@ -146,7 +146,8 @@ def _which_gains_most(gains: Sequence[_Gain], names: Sequence[str]) -> str:
 
     Gains are compared by the repeats that both have.
     """
-    pool = Pool({gain.speedup.configuration.key: gain.speedup.by_repeat for gain in gains})
+    looks = max(gain.speedup.configuration.looks for gain in gains)
+    pool = Pool({gain.speedup.configuration.key: gain.speedup.by_repeat for gain in gains}, looks=looks)
     first, second = (gain.speedup.configuration.key for gain in gains[:2])
     [ratio] = pool.against_best(first, [second], len(gains))
     if verdict(ratio) == "less":
