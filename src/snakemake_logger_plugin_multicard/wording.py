@@ -52,7 +52,7 @@ class Wording:
         for parameter in scenario.varied:
             value = getattr(p, parameter, arguments.get(parameter.removeprefix(ARGS_PREFIX)))
             words.append(setting(parameter, value))
-        if scenario.repeats > 1:
+        if scenario.repeats.most > 1:
             words.append(f"repeat {p.repeat}")
         return f"run {position} of {total}: {', '.join(words)}"
 

@@ -272,7 +272,7 @@ def test_merge_keys_of_yaml_are_allowed(tmp_path: Path) -> None:
         "scenarios:\n  a: &a {question: q, fixed: {device: cpu}, figures: [step_breakdown]}\n"
         "  b: {<<: *a, repeats: 2}\n"
     )
-    assert read_experiment(path).scenarios["b"].repeats == 2
+    assert read_experiment(path).scenarios["b"].repeats.least == 2
 
 
 def test_the_shipped_schema_is_the_models_schema() -> None:

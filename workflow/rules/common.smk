@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 
 import multicard
+from multicard.config.added_repeats import with_added_repeats
 from multicard.config.experiment import default_results
 from multicard.config.load import check, read_yaml
 from multicard.config.plan import Plan
@@ -47,7 +48,9 @@ with reported():
     # Of several files the first one names the results; the others change it.
     for path in workflow.configfiles[:1]:
         config.setdefault("results", default_results(Path(path)))
-    EXPERIMENT = check(config, " + ".join(str(path) for path in workflow.configfiles))
+    EXPERIMENT = with_added_repeats(
+        check(config, " + ".join(str(path) for path in workflow.configfiles))
+    )
     if not EXPERIMENT.cluster and "slurm_partition" in (
         workflow.resource_settings.default_resources or ()
     ):
@@ -353,6 +356,12 @@ def scenario_activity(wildcards):
     """Input function: the activity index of every run of the scenario that can be had here."""
     runs = PLAN.runnable(wildcards.scenario)
     return [f"{RESULTS}/runs/{run}/activity/tables.json" for run in runs]
+
+
+def looks_at(scenario):
+    """How often a scenario is looked at, where repeats are added until they are decided; nothing for a fixed number."""
+    looks = EXPERIMENT.scenarios[scenario].repeats.looks
+    return {"looks": looks} if looks > 1 else {}
 
 
 # Only for captions. Snakemake makes nothing again for a parameter that is derived from the output.

@@ -49,6 +49,7 @@ rule measure_scenario:
                 ],
                 "not_run": PLAN.not_runnable(wildcards.scenario),
             }
+            | looks_at(wildcards.scenario)
         ),
         question=question,
     message:

@@ -158,7 +158,7 @@ def _next_step(experiment: "Experiment", config: Path, outcomes: Mapping[str, st
     if failed:
         lost = f"{failed} of {counted(len(outcomes), 'run')} did not complete"
         return next_step(f"as {lost}, see why in log.txt and run them again", "run", config, "--retry-failed")
-    if all(scenario.repeats == 1 for scenario in experiment.scenarios.values()):
+    if all(scenario.repeats.most == 1 for scenario in experiment.scenarios.values()):
         if not _launches(experiment):
             add = "for intervals, add rows with a column repeat to the table of traces, and read it again"
             return next_step(add, "analyze", "--as-runs", "TABLE", "--overwrite")

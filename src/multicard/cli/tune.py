@@ -138,7 +138,7 @@ def _begin(space: "ScenarioSpace", auto: "AutoBatch | None", budget_s: float, go
     from multicard.search.batch import BatchSearch
     from multicard.search.core import Search
 
-    repeats = space.scenario.repeats
+    repeats = space.scenario.repeats.least
     search: Search[str]
     if auto is not None:
         search = BatchSearch(space.space, auto.start, space.on_gpus, budget_s, repeats)

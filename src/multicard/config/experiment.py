@@ -6,10 +6,11 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, StringConstraints, model_validator
+from pydantic import Field, StringConstraints, ValidationError, model_validator
 
 from multicard.config.cluster import Cluster
 from multicard.config.figures import FIGURES, FigureName, WidthName
+from multicard.config.repeats import Repeats
 from multicard.config.scenario_parameters import Fixed, Vary
 from multicard.core.text import quoted
 from multicard.programs.datasets import Dataset, Digits, Strict
@@ -64,7 +65,10 @@ class Scenario(Strict):
     question: str = Field(min_length=1, description="What the scenario asks, in one sentence.")
     fixed: Fixed = Field(default=Fixed(), description="Parameters that all runs of the scenario share.")
     vary: Vary = Field(default=Vary(), description="Parameters whose values are combined.")
-    repeats: int = Field(default=1, ge=1, le=1000, description="Number of repeats of each run.")
+    repeats: Repeats = Field(
+        default=Repeats.once(),
+        description="Number of repeats of each run, or `{until: 5%}` to add repeats until all is decided.",
+    )
     figures: list[FigureName] = Field(min_length=1, description="Figures to draw, by name.")
 
     @model_validator(mode="after")
@@ -72,7 +76,7 @@ class Scenario(Strict):
         stated, varied = flat(self.fixed.stated()), self.varied
         if not self.fixed.model_fields_set and not varied:
             raise ValueError("an empty scenario: state parameters under fixed or vary")
-        run_count = math.prod(map(len, varied.values())) * self.repeats
+        run_count = math.prod(map(len, varied.values())) * self.repeats.most
         if run_count > MOST_RUNS:
             raise ValueError(f"asks for {run_count} runs, expected {MOST_RUNS} at most")
         both = sorted(stated.keys() & varied.keys())
@@ -155,7 +159,25 @@ class Experiment(Strict):
         description="Default parameters for all scenarios; a scenario can override them, and ignores those that "
         "its workload does not have.",
     )
+    repeats: Repeats = Field(default=Repeats.once(), description="The same for scenarios that state none.")
     scenarios: dict[ScenarioName, Scenario] = Field(min_length=1, description="Scenarios by name.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_shared_repeats(cls, config: Any) -> Any:
+        """Return the configuration with its `repeats` in each scenario that states none."""
+        if not isinstance(config, dict) or "repeats" not in config or not isinstance(config.get("scenarios"), dict):
+            return config
+        try:
+            Repeats.model_validate(config["repeats"])
+        except ValidationError:
+            # The fault is reported once, for the key of all scenarios.
+            return config
+        scenarios = {
+            name: {"repeats": config["repeats"]} | scenario if isinstance(scenario, dict) else scenario
+            for name, scenario in config["scenarios"].items()
+        }
+        return config | {"scenarios": scenarios}
 
     def workload(self, scenario: str) -> str:
         """Return the name of the program of a scenario; `scenario`: the scenario's name.

@@ -8,9 +8,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from multicard.config.added_repeats import with_added_repeats
 from multicard.config.cluster import Cluster
 from multicard.config.experiment import SHIPPED, Experiment, Fixed, Scenario, default_results
 from multicard.config.figures import FIGURES
+from multicard.config.repeats import Repeats
 from multicard.config.runs import Run, expand_scenario
 from multicard.config.strict_yaml import read_yaml
 from multicard.core.errors import UserError
@@ -39,11 +41,11 @@ def read_experiment(path: Path, profile: Path | None = None, outside: bool = Tru
 
     `profile`: a profile of Snakemake, as for `read_profile`. The values under its key `config` replace those of the
     file. `outside`: True to check also that data sets exist, that models state a folder where they need one, and that
-    results can be written. Only runs need this.
+    results can be written. Only runs need this. The experiment has the repeats that `with_added_repeats` adds.
 
     Raises `UserError` with one line per error.
     """
-    return check(*read_config(path, profile), outside)
+    return with_added_repeats(check(*read_config(path, profile), outside))
 
 
 def read_config(path: Path, profile: Path | None = None) -> tuple[Any, str]:
@@ -225,7 +227,7 @@ def _without_misspelt(faults: Sequence[Any]) -> list[Any]:
 
 
 # The keys of all sections except data sets.
-_KEYS = [name for section in (Experiment, Scenario, Fixed, Cluster, Model) for name in section.model_fields]
+_KEYS = [name for section in (Experiment, Scenario, Repeats, Fixed, Cluster, Model) for name in section.model_fields]
 
 
 def _outside_errors(experiment: Experiment) -> list[str]:

@@ -4,11 +4,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from multicard.config.added_repeats import open_scenarios, with_least
 from multicard.config.cluster import machine_for
 from multicard.config.experiment import Experiment
 from multicard.config.order import planned_order
 from multicard.config.read_run import read_run
-from multicard.config.runs import Run, distinct, expand
+from multicard.config.runs import Run, distinct, expand, expand_scenario
 from multicard.core.errors import UserError
 from multicard.core.layout import CAPTURED, EPOCHS, RUN, STEPS, TRACE
 from multicard.core.prepared import PROVENANCE, folder_name
@@ -45,9 +46,7 @@ class Plan:
         scenarios = expand(experiment)
         runs = distinct(scenarios)
         machine = machine_for(experiment.cluster)
-        reasons = {
-            name: run.unsupported_reason(machine) or run.data_error(_data_folder(run)) for name, run in runs.items()
-        }
+        reasons = {name: _reason(run, machine) for name, run in runs.items()}
         results = Path(experiment.results) / "runs"
         # Runs that cannot run here may have been measured elsewhere.
         measured = frozenset(name for name, run in runs.items() if reasons[name] and _has_record(results / name, run))
@@ -117,6 +116,16 @@ class Plan:
         """Return the ids of the runs that are to run here, in the order in which they start."""
         return [run for run in self.order if self.reasons[run] is None and run not in self.measured]
 
+    def further_runs(self) -> list[Run]:
+        """Return the runs that may be added here before all comparisons are decided; none for fixed repeats."""
+        scenarios = self.experiment.scenarios
+        most = {name: scenarios[name].repeats.most for name in open_scenarios(self.experiment)}
+        if not most:
+            return []
+        possible = with_least(self.experiment, most)
+        runs = distinct({name: expand_scenario(possible, name) for name in most})
+        return [run for name, run in runs.items() if name not in self.runs and _reason(run, self.machine) is None]
+
     # Priorities of Snakemake's jobs. Of the jobs that could start, Snakemake starts the one with the highest priority.
 
     @property
@@ -157,11 +166,16 @@ class Plan:
         """Return one sentence about the runs of a scenario."""
         lost = len(self.not_runnable(scenario))
         count = counted(len(self.scenarios[scenario]) - lost, "run")
-        sentence = f"{count}, {self.experiment.scenarios[scenario].repeats} of each configuration"
+        sentence = f"{count}, {self.experiment.scenarios[scenario].repeats.least} of each configuration"
         if not lost:
             return sentence
         where = "the cluster's nodes" if self.experiment.cluster else "this machine"
         return f"{sentence}; {lost} more could not run on {where}"
+
+
+def _reason(run: Run, machine: Machine) -> str | None:
+    """Return why a run cannot run on a machine; None if it can."""
+    return run.unsupported_reason(machine) or run.data_error(_data_folder(run))
 
 
 def _input_folders(run: Run) -> dict[str, str]:

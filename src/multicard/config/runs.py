@@ -195,6 +195,8 @@ def expand_scenario(experiment: Experiment, name: str) -> list[Run]:
 def combinations(experiment: Experiment, name: str) -> dict[tuple[Any, ...], list[Run]]:
     """Return the repeats of each combination of a scenario's varied values, in the order of the values.
 
+    If repeats are added until they are decided, these are the least, with those that `with_added_repeats` has added.
+
     The key of a combination has a value for each of `Scenario.varied`, in its order. Two combinations may have the same
     runs, because a varied parameter may have no effect in combination with the other values.
 
@@ -211,7 +213,7 @@ def combinations(experiment: Experiment, name: str) -> dict[tuple[Any, ...], lis
         stated = fixed | dict(zip(varied, combination, strict=True))
         effective = {key: value for key, value in stated.items() if model.applies(key, stated)}
         runs[combination] = []
-        for repeat in range(1, scenario.repeats + 1):
+        for repeat in range(1, scenario.repeats.least + 1):
             values = nested(effective | {"repeat": repeat})
             parameters = model.model_validate(values)
             runs[combination].append(Run.of(parameters, experiment))

@@ -42,6 +42,7 @@ CLAIMS, CLAIM_TESTS = "claims.csv", "claims_tests.csv"  # verdicts on the papers
 RECOMMENDATIONS = "recommendations.md"
 MACHINES = "machine"  # records of the machines' limits
 SEARCHES = "search"  # tables of the searches
+ADDED_REPEATS = "repeats.json"  # how many repeats were added to each scenario, until it was decided
 ANY_NODE = "cluster"  # in the name of a record of limits, replaces the host's name if Slurm chose the node
 
 # Files in the scratch folder of a job, which is removed when the job has ended.

@@ -52,8 +52,9 @@ def measure(experiment: Experiment, runs: Path, source: Path, folder: Path) -> d
                 complete.append(runs / run.id)
             else:
                 reasons_not_shown[run.id] = reason
-        write_scenario(complete, reasons_not_shown, folder / "scenarios" / name, machines)
         scenario = experiment.scenarios[name]
+        out = folder / "scenarios" / name
+        write_scenario(complete, reasons_not_shown, out, machines, scenario.repeats.looks)
         plans[name] = ScenarioPlan(scenario.question, tuple(scenario.figures) if complete else ())
         for run_folder in complete:
             record = folder / "runs" / run_folder.name / RUN
