@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from multicard.config.plan import Plan
     from snakemake_logger_plugin_multicard.console import Console
 
-RESULTS, ERRORS, FULL = "results", "errors", "full"
+RESULTS, RUNS, ERRORS, FULL = "results", "runs", "errors", "full"
 # At the end, this module of Snakemake warns once more that a job has failed.
 REPEATING_MODULE = "job_scheduler"
 
@@ -36,8 +36,8 @@ class LogHandlerSettings(LogHandlerSettingsBase):
     console: str = field(
         default=RESULTS,
         metadata={
-            "help": "what the console shows: the runs and their results, only errors, or all that Snakemake says",
-            "choices": [RESULTS, ERRORS, FULL],
+            "help": "what the console shows: the runs and their results, the runs, only errors, or all of Snakemake",
+            "choices": [RESULTS, RUNS, ERRORS, FULL],
         },
     )
 
@@ -137,7 +137,13 @@ class LogHandler(LogHandlerBase):
         from snakemake_logger_plugin_multicard.console import Console
 
         assert self.lock is not None  # every handler of logging has one
-        self._console = Console(self._plan, news["configfiles"], self.lock, results=self._mode == RESULTS)
+        self._console = Console(
+            self._plan,
+            news["configfiles"],
+            self.lock,
+            lines=self._mode in (RESULTS, RUNS),
+            results=self._mode == RESULTS,
+        )
 
     def _warn(self, message: str) -> None:
         """Print a warning once: the plugin for Slurm warns of each job."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from threading import RLock
 
 from multicard.cli._overview import print_results
+from multicard.cli._repeats import least_and_most
 from multicard.config.plan import Plan
 from multicard.core.errors import UserError
 from multicard.core.layout import LAUNCHES, PROGRESS
@@ -55,11 +56,13 @@ class Console:
         Configuration files.
     lock
         Lock that is held while something is printed.
-    results
+    lines
         True if more is printed than errors.
+    results
+        True if the results of all scenarios are printed at the end, too.
     """
 
-    def __init__(self, plan: Plan, configs: Sequence[str], lock: RLock, results: bool) -> None:
+    def __init__(self, plan: Plan, configs: Sequence[str], lock: RLock, lines: bool, results: bool) -> None:
         self.has_failed = False
         self.on_cluster = False
         self.retries = 0  # number of times that Snakemake tries a failed job again
@@ -67,8 +70,9 @@ class Console:
         self._config = configs[-1] if configs else "config/config.yaml"
         self._folder = Path(plan.experiment.results)
         self._lock = lock
+        self._prints_lines = lines
         self._prints_results = results
-        self._terminal = Terminal(keeps_state=results)
+        self._terminal = Terminal(keeps_state=lines)
         self._wording = Wording(plan)
         self._progress = Progress()
         # Jobs that were started or submitted by number, and how many are to end.
@@ -97,7 +101,8 @@ class Console:
         self._line(f"{runs}; results: {self._folder}/; log: {_log_file()}")
         if self._progress.total > 1:
             self._line(SHUFFLED)
-        if self._terminal.is_live or (self._prints_results and self.on_cluster):
+        self._line(least_and_most(self._plan) or "")
+        if self._terminal.is_live or (self._prints_lines and self.on_cluster):
             threading.Thread(target=self._watch, name="console", daemon=True).start()
 
     def job_started(self, number: int, rule: str, wildcards: Mapping[str, str], message: str) -> None:
@@ -166,13 +171,14 @@ class Console:
         """Print the results if all was made, else where to read on."""
         with self._lock:
             self._terminal.show("")
-            if not self._prints_results or self._is_over.is_set():
+            if not self._prints_lines or self._is_over.is_set():
                 return
             self._is_over.set()
         # A job that failed may have succeeded when it was tried again.
         all_made = self._jobs_left <= 0 and (self._has_begun or not self.has_failed)
         if all_made:
-            self._print_results()
+            if self._prints_results:
+                self._print_results()
         elif self._has_begun and self.has_failed:
             self.error(f"not all was made: {_log_file()} says more; the same command makes what is missing")
 
@@ -202,7 +208,7 @@ class Console:
 
     def _line(self, text: str) -> None:
         """Print a line that stays, unless only errors are printed."""
-        if text and self._prints_results:
+        if text and self._prints_lines:
             self._terminal.line(text)
             self._next_line_at = time.monotonic() + REMIND_S
 

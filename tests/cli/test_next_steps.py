@@ -49,13 +49,13 @@ def pasted(command: str, *options: str) -> None:
     main([*arguments, *options])
 
 
-def experiment(repeats: int) -> dict[str, Any]:
+def experiment(repeats: Any) -> dict[str, Any]:
     scenario = {"question": "?", "fixed": TINY, "vary": {"seed": [0, 1]}, "figures": ["step_breakdown"]}
     return {"scenarios": {"a": scenario | {"repeats": repeats}}}
 
 
 def concluded(
-    repeats: int,
+    repeats: Any,
     *rows: dict[str, Any],
     capsys: pytest.CaptureFixture[str],
     write: Callable[[Any], str] = yaml.safe_dump,
@@ -90,6 +90,16 @@ def test_the_next_step_where_no_line_of_the_file_states_the_repeats(
     [command] = commands_in(said)
     pasted(command, "--dry-run")
     assert "6 runs: 6 would run" in capsys.readouterr().out
+
+
+def test_the_next_step_where_repeats_may_be_added(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As after Snakemake alone, which adds none."""
+    until_decided = {"until": "5%", "least": 2, "most": 6}
+    said = concluded(until_decided, *vision_runs(100.0, devices=1, strategy="ddp")[:2], capsys=capsys)
+    assert said.startswith("next, to add repeats until comparisons are decided: ")
+    [command] = commands_in(said)
+    pasted(command, "--dry-run")
+    assert "until decided: 4 to 12 runs" in capsys.readouterr().out
 
 
 def test_the_next_step_after_failures(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -153,7 +163,7 @@ def test_what_doctor_names_works(folder: Path, capsys: pytest.CaptureFixture[str
 
 
 # Calls that make such a line, by module: tests above try each, `tests/search` that of `tune`.
-TRIED = Counter({"_overview": 5, "scale": 3, "tune": 1})
+TRIED = Counter({"_overview": 6, "scale": 3, "tune": 1})
 QUOTED = {"next_step", "command_line"}
 
 

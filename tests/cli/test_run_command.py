@@ -52,10 +52,11 @@ def test_snakemake_prints_the_results_or_errors_alone_or_with_options_all(
     assert {f"--{name}" if value is True else f"--{name}={value}" for name, value in stated.items()} <= set(plain)
     assert plain[-4:] == ["--logger", "multicard", "--logger-multicard-console", "results"]
     assert given(targets=["results/measured"])[-2:] == ["errors", "results/measured"]
+    assert given(targets=["results/measured"], console="runs")[-2:] == ["runs", "results/measured"]
     other = given(profile=Path("profiles/slurm"), options=["--dry-run", "results/report.html"])
     assert other[other.index("--profile") + 1] == "profiles/slurm"
     assert other[-3:] == ["full", "--dry-run", "results/report.html"]
-    assert capfd.readouterr().out == "said\n" * 3
+    assert capfd.readouterr().out == "said\n" * 4
 
 
 def test_a_profile_that_was_edited_to_state_more_than_options_is_used_as_it_is(

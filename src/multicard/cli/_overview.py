@@ -154,10 +154,14 @@ def _changed_scripts(experiment: "Experiment") -> Iterator[str]:
 
 def _next_step(experiment: "Experiment", config: Path, outcomes: Mapping[str, str]) -> str:
     """Return the line that says what to do next, for what purpose, and by which command. `outcomes`: by run."""
+    from multicard.config.added_repeats import open_scenarios
+
     failed = sum(outcome != "completed" for outcome in outcomes.values())
     if failed:
         lost = f"{failed} of {counted(len(outcomes), 'run')} did not complete"
         return next_step(f"as {lost}, see why in log.txt and run them again", "run", config, "--retry-failed")
+    if open_scenarios(experiment):
+        return next_step("to add repeats until comparisons are decided", "run", config)
     if all(scenario.repeats.most == 1 for scenario in experiment.scenarios.values()):
         if not _launches(experiment):
             add = "for intervals, add rows with a column repeat to the table of traces, and read it again"

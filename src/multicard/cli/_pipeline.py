@@ -13,20 +13,23 @@ from multicard.core.signals import DeferredSignals
 
 
 def run_pipeline(
-    config: Path, profile: Path | None = None, options: Sequence[str] = (), targets: Sequence[str] = ()
+    config: Path,
+    profile: Path | None = None,
+    options: Sequence[str] = (),
+    targets: Sequence[str] = (),
+    console: str = "errors",
 ) -> bool:
     """Run a configuration file with Snakemake in the current folder; return True if Snakemake made all targets.
 
     `profile`: profile of Snakemake; None for the shipped one for this machine. `options`: further options of Snakemake;
     with options, Snakemake prints its own output instead of that of `snakemake_logger_plugin_multicard`. `targets`:
-    files to make, with only errors printed; by default all files are made, the report included.
+    files to make; by default all files are made, the report included. `console`: what is printed while targets are
+    made, `errors` alone or the `runs`, too.
     """
     pipeline = pipeline_folder()
     if options:
         console = "full"
-    elif targets:
-        console = "errors"
-    else:
+    elif not targets:
         console = "results"
     # With -P Python does not import modules from the current folder, where a file may have the name of a module.
     command = [sys.executable, "-P", "-m", "snakemake", "--configfile", str(config)]

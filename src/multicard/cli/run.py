@@ -151,6 +151,7 @@ def run_and_print(plan: "Plan", config: Path, profile: Path | None = None, retry
     others did not.
     """
     from multicard.cli._pipeline import run_pipeline
+    from multicard.cli._repeats import run_until_decided
     from multicard.config.read_run import read_run_if_any
     from multicard.core.layout import RUN
 
@@ -162,6 +163,7 @@ def run_and_print(plan: "Plan", config: Path, profile: Path | None = None, retry
                 (folder / run / RUN).unlink()
     if not plan.experiment.cluster:
         say(*_crowded(plan))
+    plan = run_until_decided(plan, config, profile)
     has_made_all = run_pipeline(config, profile)
     records = [read_run_if_any(folder / run) for run in plan.runnable()]
     ended = {record.outcome if record else None for record in records}
@@ -177,6 +179,7 @@ def print_runs(plan: "Plan", config: Path, retry_failed: bool = False) -> None:
     The last line says so if the report of another configuration would be replaced by that of `config`, the file that
     states the runs.
     """
+    from multicard.cli._repeats import least_and_most
     from multicard.workflow.report_source import replacement, stated_path
 
     machine = plan.machine
@@ -201,6 +204,9 @@ def print_runs(plan: "Plan", config: Path, retry_failed: bool = False) -> None:
     to_run = [run for name, run in possible.items() if states[name] in (WOULD_RUN, CANNOT)]
     lines += _costs(plan, to_run)
     lines += _times(plan, [run for run, state in states.items() if state == WOULD_RUN])
+    until_decided = least_and_most(plan)
+    if until_decided is not None:
+        lines.append(until_decided)
     replaced = replacement(Path(plan.experiment.results), stated_path(config, Path.cwd()))
     if replaced:
         lines.append(replaced)

@@ -54,7 +54,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--steps", type=int, default=50, help="measured steps (default: %(default)s)")
     add("--warmup", type=int, metavar="N", help="warm-up steps before the measured ones (default: 10)")
     add("--profiled-steps", type=int, metavar="N", help="steps that a profiler records after them (default: 10)")
-    add("--repeats", type=int, default=1, help="repeats of each configuration; two or more give intervals")
+    add(
+        "--repeats",
+        type=int,
+        metavar="N",
+        help="repeats of each configuration; two or more give intervals (default: 1)",
+    )
+    add(
+        "--until", metavar="X%",
+        help="add repeats, to --repeats (default: 3), until each difference is shown, or known to within X%%",
+    )  # fmt: skip
+    add("--most", type=int, metavar="N", help="with --until: repeats of each configuration at most (default: 10)")
     add_device(parser)
     add("--python", metavar="FILE", help="interpreter that runs the script (default: the active environment's)")
     add("--launcher", default="auto", help="what starts the ranks; auto: python, or torchrun on several devices")
@@ -89,13 +99,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Write the configuration, run it, and print its results; exit codes are those of `run_and_print`."""
     from multicard.cli.run import check_start, print_runs, run_and_print
+    from multicard.config.added_repeats import with_added_repeats
     from multicard.config.load import check
     from multicard.config.plan import Plan
 
     config = configuration(arguments)
     path = arguments.config_out
     try:
-        experiment = check(config, "multicard scale")
+        experiment = with_added_repeats(check(config, "multicard scale"))
     except UserError as error:
         raise UserError(*map(_by_option, str(error).splitlines())) from None
     plan = Plan.make(experiment)
@@ -130,9 +141,9 @@ def _by_option(line: str) -> str:
         "repeats": "repeats", "steps": "steps", "warmup_steps": "warmup", "profiled_steps": "profiled-steps",
         "samples_per_step": "samples-per-step", "samples_per_device": "samples-per-device", "launcher": "launcher",
         "time_limit_min": "time-limit-min", "devices": "devices", "args": "vary", "python": "python",
-        "results": "config-out",
+        "results": "config-out", "until": "until", "least": "repeats", "most": "most",
     }  # fmt: skip
-    key = re.match(r"multicard scale: (?:scenarios\.scale\.)?(?:fixed\.|vary\.)?(\w+)[^:]*: ", line)
+    key = re.match(r"multicard scale: (?:scenarios\.scale\.)?(?:fixed\.|vary\.|repeats\.)?(\w+)[^:]*: ", line)
     if key is None or key[1] not in options:
         return line
     return f"multicard scale: --{options[key[1]]}: {line[key.end() :]}"
@@ -199,7 +210,7 @@ def configuration(arguments: argparse.Namespace) -> JsonObject:
         "question": _question(Path(program(command)).name, device, len(devices)),
         "fixed": fixed,
         "vary": vary,
-        "repeats": arguments.repeats,
+        "repeats": _repeats(arguments),
         "figures": _figures(len(devices) > 1, device, bool(arguments.ablate)),
     }
     # The default file, multicard.yaml, gets the default folder, `results`. Not in a clone of multicard: there `results`
@@ -207,6 +218,16 @@ def configuration(arguments: argparse.Namespace) -> JsonObject:
     is_default = arguments.config_out.name == OF_SCALE.name and not SHIPPED.exists()
     results = RESULTS if is_default else default_results(arguments.config_out)
     return {"results": results, "time_limit_min": arguments.time_limit_min, "scenarios": {SCENARIO: scenario}}
+
+
+def _repeats(arguments: argparse.Namespace) -> int | JsonObject:
+    """Return the repeats as a configuration states them: a number, or with --until a mapping."""
+    if arguments.until is None:
+        if arguments.most is not None:
+            raise UserError("--most: expected --until X% with it; --repeats states a fixed number")
+        return 1 if arguments.repeats is None else arguments.repeats
+    optional = {"least": arguments.repeats, "most": arguments.most}
+    return {"until": arguments.until, **{key: value for key, value in optional.items() if value is not None}}
 
 
 def _varied(stated: Sequence[str]) -> dict[str, list[Any]]:
