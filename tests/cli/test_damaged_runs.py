@@ -106,6 +106,10 @@ def test_status_and_archive_read_results_that_cannot_be_written(
         assert multicard("status").stdout.splitlines()[-1] == "2 completed"
         packed = multicard("archive", "--out", "all.tar.gz").stdout.splitlines()[-1]
     assert re.fullmatch(r"runs: 2, .*: all\.tar\.gz", packed)
+    before = Path("all.tar.gz").read_bytes()
+    again = multicard("archive", "--out", "all.tar.gz")
+    assert (again.returncode, Path("all.tar.gz").read_bytes()) == (1, before)
+    assert again.stderr == "--out: all.tar.gz exists, expected a new file; delete it, or state another one\n"
     write_configuration(Path("multicard.yaml"), Path("results"), 2)
     # As those above, it need not be told the name that scale gives.
     found = multicard("run", "--dry-run").stdout

@@ -325,3 +325,13 @@ def test_the_command_names_what_it_wrote(
     main(["report", "results", "--proposal", "--samples", "1e6", "--runs", "2e0"])
     assert capsys.readouterr().out.strip() == "proposal: proposal.md, proposal-scaling.svg"
     assert "2 runs of 1,000,000 images" in (tmp_path / "proposal.md").read_text()
+
+
+def test_a_page_that_was_edited_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_results(tmp_path / "results", scaled(), gpu=GPU)
+    monkeypatch.chdir(tmp_path)
+    Path("proposal.md").write_text("my words")
+    with pytest.raises(SystemExit) as stopped:
+        main(["report", "results", "--proposal", "--samples", "1e6"])
+    assert str(stopped.value).startswith("--proposal: proposal.md exists, expected a new file")
+    assert Path("proposal.md").read_text() == "my words"

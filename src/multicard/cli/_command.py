@@ -151,3 +151,12 @@ def refuse_unwritable(option: str, file: Path) -> None:
     reason = f"{file} is a folder, expected a file" if file.is_dir() else unwritable(file.absolute().parent)
     if reason:
         raise UserError(f"{option}: cannot write to {file}: {reason}")
+
+
+def refuse_existing(option: str, file: Path) -> None:
+    """Raise `UserError` if the file that an option names exists, because it may hold work of the user, or older runs.
+
+    Called before anything is made.
+    """
+    if file.exists():
+        raise UserError(f"{option}: {file} exists, expected a new file; delete it, or state another one")

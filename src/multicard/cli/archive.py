@@ -4,7 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from multicard.cli._command import PREPARE, Command, add_configuration, add_profile
+from multicard.cli._command import PREPARE, Command, add_configuration, add_profile, refuse_existing
 from multicard.cli._console import say
 
 
@@ -12,7 +12,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments: the configuration, the file to write, and the profile."""
     add_configuration(parser)
     parser.add_argument(
-        "--out", type=Path, metavar="FILE", help="file to write (default: the configuration's name, with .tar.gz)"
+        "--out", type=Path, metavar="FILE", help="new file (default: the configuration's name, with .tar.gz)"
     )
     add_profile(parser)
 
@@ -26,6 +26,7 @@ def run(arguments: argparse.Namespace) -> None:
     from multicard.share.pack import pack
 
     out = arguments.out or Path(f"{arguments.config.stem}{ARCHIVE}")
+    refuse_existing("--out", out)
     packed = pack(read_experiment(arguments.config, arguments.profile, outside=False), out)
     say(*(f"skipped: {file}: missing" for file in packed.incomplete))
     if packed.names:

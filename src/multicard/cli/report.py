@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from multicard.cli._command import UNDERSTAND, Command, add_results, refuse_unwritable
+from multicard.cli._command import UNDERSTAND, Command, add_results, refuse_existing, refuse_unwritable
 from multicard.cli._console import say
 from multicard.core.errors import UserError
 
@@ -44,7 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     either.add_argument(
         "--proposal", type=Path, nargs="?", const=PROPOSAL, metavar="FILE",
-        help=f"write one page for an application for computing time instead, in Markdown (default: {PROPOSAL})",
+        help="write one page for an application for computing time instead, in Markdown, to a new file (default: "
+        f"{PROPOSAL})",
     )  # fmt: skip
     group = parser.add_argument_group("what is applied for (--proposal)")
     work = group.add_mutually_exclusive_group()
@@ -103,6 +104,7 @@ def print_proposal(arguments: argparse.Namespace, stated: Mapping[str, Any]) -> 
 
     check_markdown(arguments.proposal)
     refuse_unwritable("--proposal", arguments.proposal)
+    refuse_existing("--proposal", arguments.proposal)
     work = next((name for name in WORK if name in stated), None)
     if work is None:
         raise UserError(f"--proposal: the work of a run is not stated, expected one of --{', --'.join(WORK)}")
