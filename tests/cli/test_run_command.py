@@ -71,6 +71,18 @@ def test_a_profile_that_was_edited_to_state_more_than_options_is_used_as_it_is(
     assert arguments[arguments.index("--profile") + 1] == str(edited)
 
 
+def test_no_name_of_a_run_is_cut_in_a_narrow_list(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("multicard.cli._console.WIDE", 80)
+    monkeypatch.chdir(tmp_path)
+    Path("mine.yaml").write_text(yaml.safe_dump(EXPERIMENT))
+    main(["run", "mine.yaml", "--dry-run"])
+    rows = [line.split("│") for line in capsys.readouterr().out.splitlines() if line.startswith("│")]
+    names = "".join(row[3].strip() for row in rows)
+    assert names == "".join(Plan.make(check(EXPERIMENT, "mine.yaml")).order)
+
+
 @pytest.mark.parametrize(
     ("outcomes", "made", "code"),
     [("cc", True, None), ("cf", True, 3), ("c", True, 3), ("ff", True, 1), ("", True, 1), ("cc", False, 1)],

@@ -228,7 +228,10 @@ def _table(plan: "Plan", states: Mapping[str, str], possible: Mapping[str, "Run"
     headings = ["Scenario", "Order", "Run", "Here"]
     if has_memory:
         headings.append("Memory per GPU")
-    table = Table(*headings)
+    table = Table()
+    for heading in headings:
+        # Runs may differ only at the end of their names, so that a cut name would say nothing.
+        table.add_column(heading, overflow="fold")
     # All runs have a position, by which they are sorted. Only runs that run here have a number, which is shown.
     positions = {run: position for position, run in enumerate(plan.order)}
     numbers = {run: number for number, run in enumerate(plan.planned(), start=1)}
