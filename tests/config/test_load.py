@@ -123,7 +123,6 @@ def tuning(**fixed: Any) -> dict[str, Any]:
         ({}, "scenarios: missing"),
         (sizes({"presicion": "fp32"}), "scenarios.sizes.fixed.presicion: unknown key (did you mean 'precision'?)"),
         (sizes({"learning_rate": float("nan")}), "scenarios.sizes.fixed.learning_rate: found nan, "),
-        (sizes(vary={"scaling": ["weak", "strong"]}), "scenarios.sizes: weak and strong scaling are two questions"),
         (data(source="imagefolder", folder="no/such"), "datasets.mine.folder: no such folder: no/such"),
         (data(source="kaggle-mnist", path="no/train.csv"), "datasets.mine.path: no such file or folder: no/train.csv"),
         (data(source="kaggle-mnist", path="x" * 300), "datasets.mine.source: kaggle-mnist cannot be looked for: File"),

@@ -164,6 +164,25 @@ def test_throughput_per_device_is_level_if_scaling_is_ideal() -> None:
     assert lora["tokens_per_s_per_device"].tolist() == pytest.approx([1000, 625])
 
 
+def test_strong_and_weak_scaling_are_two_lines_of_one_plot_with_one_ideal() -> None:
+    """Each of two devices does 10 steps of 64 samples per second under weak, and 16 of half as many under strong."""
+    runs = [
+        {"strategy": "ddp-ds", "scaling": scaling, "devices": n, "throughput_samples_per_s": rate}
+        for scaling, rates_by_count in (("weak", (640.0, 1280.0, 2560.0)), ("strong", (640.0, 1024.0, 1280.0)))
+        for n, rate in zip((1, 2, 4), rates_by_count, strict=True)
+    ]
+    figure, data = drawn("speedup", measured("vision", *runs))
+    left, right = figure.axes
+    drawn_lines = lines(left)
+    assert drawn_lines["weak scaling"][1] == pytest.approx([1, 2, 4])
+    assert drawn_lines["strong scaling"][1] == pytest.approx([1, 1.6, 2])
+    assert drawn_lines["ideal"] == [[1, 2, 4], [1, 2, 4]]
+    assert lines(right)["strong scaling"][1] == pytest.approx([1, 0.8, 0.5])
+    # The axis does not call both by one name.
+    assert left.get_xlabel() == "CPU processes"
+    assert data["scaling"].tolist() == ["weak"] * 3 + ["strong"] * 3
+
+
 def test_two_numbers_of_devices_are_not_joined_by_a_line() -> None:
     styles = [
         drawn("speedup", rates(*counts))[0].axes[0].containers[0].lines[0].get_linestyle()

@@ -85,8 +85,6 @@ class Scenario(Strict):
         for name, values in varied.items():
             if len(set(values)) < len(values):
                 raise ValueError(f"vary.{name} lists a value twice: {quoted(values)}")
-        if "scaling" in varied:
-            raise ValueError("weak and strong scaling are two questions: give each a scenario of its own")
         if len(set(self.figures)) < len(self.figures):
             raise ValueError(f"figures lists a name twice: {self.figures}")
         for figure in self.figures:

@@ -63,6 +63,7 @@ class VisionParameters(JobParameters):
         "scaling-",
         "`weak`: the batch per device is fixed, so more devices do more work per step. `strong`: the "
         "global batch is fixed, so each device does less.",
+        "{} scaling",
         default="weak",
     )
     epochs: Positive = labelled("epochs", "Passes over the training data.", default=20)
