@@ -15,7 +15,7 @@ PYTEST := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 \
 # Byte code is kept, whatever the caller's environment says: the many processes would compile the same sources again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo snakemake-report test test-all test-fast test-rare emulated-gpu gpu-check lint docs bundle lock clean
+.PHONY: demo snakemake-report test test-all test-fast test-rare emulated-gpu gpu-check lint docs doc-figures bundle lock clean
 
 demo: $(READY)
 	@$(BIN)/multicard run '$(CONFIG)'
@@ -53,6 +53,16 @@ lint: $(READY)
 	$(BIN)/snakefmt --check Snakefile workflow
 
 # Into site/. The variable silences a notice that the theme prints about its successor.
+# The pictures of README.md and docs/, from new measurements on CPUs: the demo, and the script of docs/own-training.md with
+# 100 steps and five repeats (a quarter of an hour on an idle machine). Those of other people's captures need these:
+# make doc-figures TRACES=FOLDER, whose contents benchmarks/public_captures.py states.
+doc-figures: demo
+	cp results/figures/scaling/speedup.png docs/speedup.png
+	PATH="$(abspath $(BIN)):$$PATH" benchmarks/own_training.sh
+ifdef TRACES
+	$(BIN)/python benchmarks/public_captures.py --traces '$(TRACES)'
+endif
+
 docs: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 

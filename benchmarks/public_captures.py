@@ -26,7 +26,7 @@ from multicard.results.device_time import IDLE_CAUSES, DevicePart, device_time
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 PAGE = DOCS / "public-captures.md"
 PICTURES = {"h100": "public-captures-h100.png", "a100": "public-captures-a100.png"}
-PICTURE_DPI = 110
+PICTURE_DPI = 220  # so that screens of high density show it sharp
 READING_A_DIFF = "486440599c8d3f049a62d8e546f5e7cd91b1111c"  # commit of nsys-ai
 
 Rows = list[dict[str, Any]]
