@@ -99,6 +99,10 @@ KNOWN_CAUSES = (
         fixed_step_s=(0.060, 0.060), share=0.020 / 0.080,
     ),
     KnownCause(
+        "work_between_passes.py", ("between two passes",), step_s=(0.090, 0.090), fixed_step_s=(0.060, 0.060),
+        share=0.030 / 0.090, period=10,
+    ),
+    KnownCause(
         "changing_integer.py", ("recompil",),
         step_s=(0.220, 0.220), fixed_step_s=(0.062, 0.063), share=0.157 / 0.220, measured=True,
     ),

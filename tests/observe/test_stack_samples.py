@@ -315,3 +315,28 @@ def test_a_place_in_the_model_has_the_line_that_called_the_model() -> None:
         assert recorded(place)[0] == "train.py:4"
         assert place.caller == "train.py:10"
         lock.release()
+
+
+# Each pass has four steps of a few milliseconds; what comes between two of them takes half a second.
+READING = """
+def read():
+    time.sleep(0.5)
+    return data
+for epoch in range(1000):
+    for x, y in DataLoader(read(), batch_size=8):
+        loss_of(x, y).backward()
+        optimizer.step()
+"""
+
+
+@pytest.mark.slow
+def test_samples_between_passes_are_in_no_step(server: Server, tmp_path: Path) -> None:
+    found = server.run(tmp_path, after_head(READING), measured_steps=16, profiled_steps=0)
+    observed = found.rank["observed"]
+    between = [line for line in observed["lines"] if line["phase"] == "between passes"]
+    assert [line["function"] for line in between] == ["read"]
+    # Of four passes or three, in each of which at least three of such samples are due.
+    assert between[0]["samples"] >= 3
+    in_steps = [line for line in observed["lines"] if line["phase"] != "between passes"]
+    assert all(line["function"] != "read" for line in in_steps)
+    assert sum(line["samples"] for line in in_steps) <= (observed["stack_samples"] or 0)

@@ -60,6 +60,7 @@ PROGRESS = "multicard: "  # beginning of the lines about progress that are print
 # Phases of a step, and the evaluation that it may have beside them.
 PHASES = DATA, TRANSFER, FORWARD, BACKWARD, OPTIMIZER = ("data", "transfer", "forward", "backward", "optimizer")
 EVALUATION = "evaluation"
+BETWEEN_PASSES = "between passes"  # of samples of the stack that are in no step
 Outcome = Literal["completed", "out_of_memory", "diverged", "timed_out", "failed"]
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 NOT_RUN = "not run"  # shown as the outcome of a run that cannot run here

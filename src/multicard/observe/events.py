@@ -234,6 +234,8 @@ class RecordedEvents(StepEvents):
         if self._ranges.are_shown:
             self._ranges.close()
         self._last, self._step = self._step, self._no_step
+        if self._before_pass is not None:
+            self._work.keep_samples_before(self._last, self._before_pass.noted)
         self._begin_events()
         if has_workers:
             self._ended_s, self._ended_cpu_s = perf_counter(), thread_time()

@@ -187,6 +187,13 @@ class OpenWork:
                 self._host_work.add(step.number, phase, noted)
         self.noted.clear()
 
+    def keep_samples_before(self, step: Step, noted: Iterable[StepWork | StackSample]) -> None:
+        """Add the samples of what was taken away before the pass that begins with a step, if that is a measured one."""
+        if step.window == MEASURED:
+            for sample in noted:
+                if isinstance(sample, StackSample):
+                    self._stack_samples.add_between_passes(sample)
+
     def take(self, count: int | None = None) -> list[StepWork | StackSample]:
         """Take away what was noted first, which is in no step: so many calls and samples; all of them if it is None."""
         taken = self.noted[:count]

@@ -15,6 +15,7 @@ from time import perf_counter
 from types import CodeType, FrameType
 from typing import Any
 
+from multicard.core.layout import BETWEEN_PASSES
 from multicard.core.values import JsonObject
 from multicard.observe.user_code import Owner, owner_of, site_of
 
@@ -78,6 +79,11 @@ class StackSamples:
         self._total += 1
         if sample.place is not None:
             self._at[sample.place, phase] += 1
+
+    def add_between_passes(self, sample: StackSample) -> None:
+        """Add a sample between two passes over the data, which is in no step and does not count in their number."""
+        if sample.place is not None:
+            self._at[sample.place, BETWEEN_PASSES] += 1
 
     def record(self) -> JsonObject:
         """Return the fields of rank.json: the number of samples, and the lines where most of them were.

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_serializer, field_validator
 
 from multicard.core.host_work import FUNCTIONS, KINDS
-from multicard.core.layout import OUTCOMES, PHASES, Outcome
+from multicard.core.layout import BETWEEN_PASSES, OUTCOMES, PHASES, Outcome
 from multicard.core.reasons import Reason
 from multicard.core.sharing import (
     AS_IT_IS,
@@ -261,8 +261,10 @@ class HostWorkRecord(RecordPart):
 class CodeLine(RecordPart):
     """A line of the user's code where the thread that trains was in measured steps, by samples of its stack."""
 
-    phase: Annotated[str | None, Words(*PHASES, "evaluation")] = Field(
-        None, description="Phase of the step; none outside of all."
+    phase: Annotated[str | None, Words(*PHASES, "evaluation", BETWEEN_PASSES)] = Field(
+        None,
+        description="Phase of the step; none outside of all. `between passes`: in no step, after the last step of a "
+        "pass over the data and before the first one of the next.",
     )
     site: Annotated[str | None, PRIVATE] = Field(
         None, description="File and line; none while no code of the user was on the stack."

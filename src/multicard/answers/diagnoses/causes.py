@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from multicard.answers.diagnoses import (
     backend,
+    between_passes,
     code_lines,
     collectives,
     compiling,
@@ -43,6 +44,7 @@ def causes_of(configuration: Configuration, results: Results) -> list[Diagnosis]
     causes = [
         *host_work.diagnoses(configuration, results, setup),
         *loading.diagnoses(configuration, results),
+        *between_passes.diagnoses(configuration, results),
         *lone_evaluation.diagnoses(configuration, results),
         *same_samples.diagnoses(configuration, results),
         *threads.diagnoses(configuration),

@@ -18,7 +18,7 @@ import pandas as pd
 from multicard.answers.bottlenecks.bottlenecks import LEAST, mean_parts
 from multicard.answers.diagnoses.diagnosis import OUTSIDE, Diagnosis
 from multicard.answers.diagnoses.host_work import WorkOfSteps, work_of
-from multicard.core.layout import BACKWARD, EVALUATION, FORWARD, OPTIMIZER, PHASES, TRANSFER
+from multicard.core.layout import BACKWARD, BETWEEN_PASSES, EVALUATION, FORWARD, OPTIMIZER, PHASES, TRANSFER
 from multicard.core.units import SECONDS, percent, with_unit
 from multicard.results.breakdown import StepPart
 from multicard.results.configuration import Configuration
@@ -182,10 +182,29 @@ def model_calls_outside(configuration: Configuration, results: Results) -> list[
     return calls
 
 
+def line_between_passes(configuration: Configuration, results: Results) -> tuple[str, str] | None:
+    """Return the line that takes most of the time between two passes over the data: its site, and its function.
+
+    A line within a model stands for the one that called the model, whose function is not known ("").
+    None if samples show no such line.
+    """
+    table = results.table("code_lines")
+    is_between = table["phase"] == BETWEEN_PASSES
+    rows = table[is_between & table["run"].isin([run.run for run in configuration.completed])]
+    site = rows["caller"].fillna(rows["site"])
+    function = rows["function"].where(rows["caller"].isna(), "").fillna("")
+    samples = rows.groupby([site, function])["samples_there"].sum()
+    if samples.empty or samples.max() < max(FEWEST_SAMPLES, MAINLY * rows["samples_there"].sum()):
+        return None
+    at_site, of_function = samples.idxmax()
+    return str(at_site), _name(str(of_function))
+
+
 def _rows_of(configuration: Configuration, results: Results) -> pd.DataFrame:
     """Return the rows of the table `code_lines` of the completed runs of a configuration, with `file` and `line`."""
     table = results.table("code_lines")
-    rows = table[table["run"].isin([run.run for run in configuration.completed])]
+    is_of_step = table["phase"] != BETWEEN_PASSES
+    rows = table[is_of_step & table["run"].isin([run.run for run in configuration.completed])]
     # Archives leave out all sites.
     parts = rows["site"].astype("string").str.extract(r"^(.*):(\d+)$")
     return rows.assign(file=parts[0], line=pd.to_numeric(parts[1], errors="coerce"))
