@@ -30,6 +30,7 @@ def waiting_runs(
     work: Sequence[Row] = (),
     lines: Sequence[Row] = (),
     devices: int = 1,
+    others_s: float = 0.0,
     **columns: Any,
 ) -> Results:
     """Three repeats of a run.
@@ -37,7 +38,7 @@ def waiting_runs(
     Parameters
     ----------
     wait_s
-        Seconds that rank 0 waits in a step, by its number; other ranks wait for nothing, and for rank 0 in the rest.
+        Seconds that rank 0 waits in a step, by its number; other ranks wait `others_s`, and for rank 0 in the rest.
     rest_s
         Seconds of the rest of the step.
     pass_steps
@@ -59,7 +60,8 @@ def waiting_runs(
         start_s += duration_s
         for at in repeats:
             steps += [
-                {"at": at, "rank": rank, **place, "data_s": 0.0 if rank else wait_s(number)} for rank in range(devices)
+                {"at": at, "rank": rank, **place, "data_s": others_s if rank else wait_s(number)}
+                for rank in range(devices)
             ]
     mean_s = sum(wait_s(number) + rest_s for number in range(FIRST, LAST + 1)) / 50
     measures = {"iteration_time_s": mean_s, "mean_iteration_time_s": mean_s, "measured_steps": 50}
@@ -451,3 +453,24 @@ def test_an_iterator_in_each_step_is_told_with_its_wait_and_the_end_of_its_worke
         tmp_path / "half", lambda _: 0.060, 0.040, pass_steps=1, loader={"num_workers": 2}, work=half, **measures
     )
     assert diagnoses(results.configurations()[0], results) == []
+
+
+@pytest.mark.parametrize(
+    ("devices", "workers", "others_s", "says"),
+    [
+        (2, 0, 0.004, "; rank 0 alone waits so: 80.0 ms of a step, the other 4.00 ms"),
+        (4, 0, 0.004, "; rank 0 alone waits so: 80.0 ms of a step, the others at most 4.00 ms"),
+        (2, 0, 0.070, None),
+        (1, 0, 0.0, None),
+        # The other rank's worker loads ahead while this one is waited for, and may be as slow.
+        (2, 1, 0.004, None),
+    ],
+)
+def test_a_rank_that_alone_waits_for_its_data_is_named(
+    devices: int, workers: int, others_s: float, says: str | None, tmp_path: Path
+) -> None:
+    loader = {"num_workers": workers, "prefetch_factor": 2 if workers else None}
+    results = waiting_runs(tmp_path, lambda _: 0.080, loader=loader, devices=devices, others_s=others_s)
+    [found] = found_in(results)
+    assert ("alone waits so" in found.evidence) is (says is not None)
+    assert says is None or found.evidence.endswith(says)

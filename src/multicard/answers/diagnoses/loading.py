@@ -7,7 +7,7 @@ loading (`answers.ablation`), the time of a worker is measured, and not inferred
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 
 from multicard.answers.ablation import ABLATED, PartCost, costs
@@ -15,7 +15,7 @@ from multicard.answers.bottlenecks.bottlenecks import LEAST, mean_parts
 from multicard.answers.diagnoses.code_lines import lines_in_words
 from multicard.answers.diagnoses.diagnosis import Diagnosis
 from multicard.answers.diagnoses.host_work import WorkOfSteps, place, work_of
-from multicard.answers.diagnoses.waits import Waits, waits_of
+from multicard.answers.diagnoses.waits import Waits, rank_that_waits, waits_of
 from multicard.answers.scaling.work import STEP_TIME
 from multicard.core.host_work import SAMPLING, STARTING, STOPPING
 from multicard.core.layout import DATA, EVALUATION
@@ -136,6 +136,16 @@ def diagnoses(configuration: Configuration, results: Results) -> list[Diagnosis]
     loader = _loader_of(configuration, results)
     if loader is None:
         return []
+    causes = _causes(configuration, results, loader)
+    # Only without workers ranks wait as long as they load. A worker loads ahead while its rank waits for another one.
+    alone = rank_that_waits(configuration, results) if loader.workers == 0 else None
+    return [
+        replace(cause, evidence=f"{cause.evidence}; {alone}") if alone and cause.phase == DATA else cause
+        for cause in causes
+    ]
+
+
+def _causes(configuration: Configuration, results: Results, loader: _Loader) -> list[Diagnosis]:
     found = [*_unpinned(configuration, results, loader)]
     waits = waits_of(configuration, results, loader.workers)
     cost = _cost_of_loading(configuration, results)

@@ -16,6 +16,7 @@ import pandas as pd
 
 from multicard.answers.diagnoses.regular import FEWEST
 from multicard.answers.scaling.work import STEP_TIME
+from multicard.core.units import duration
 from multicard.results.configuration import Configuration, MeasuredRun
 from multicard.results.results import Results
 from multicard.results.windows import Window
@@ -28,6 +29,8 @@ RARELY = 0.2
 ELSEWHERE = 0.1
 # So many long waits of a run, or fewer, are by chance.
 BY_CHANCE = FEWEST - 1
+# One rank alone waits for data if each of the others waits for at most this share of its time.
+HARDLY_WAITS = 0.25
 
 
 @dataclass(frozen=True)
@@ -169,3 +172,23 @@ def _rare(waits_s: pd.Series) -> tuple[float, float] | None:
     if waits.sum() < (1 - ELSEWHERE) * waits_s.sum():
         return None
     return len(waits) / len(waits_s), float(waits.mean())
+
+
+def rank_that_waits(configuration: Configuration, results: Results) -> str | None:
+    """Return in words which rank waits alone for its data; None if another one does, too, or in another repeat."""
+    steps = results.table("steps")
+    is_measured = steps["run"].isin([run.run for run in configuration.completed]) & (steps["window"] == "measured")
+    waits_s = steps[is_measured].groupby(["run", "rank"])["data_s"].mean().unstack("rank").dropna()
+    if waits_s.shape[1] < 2 or waits_s.empty:
+        return None
+    ranks = waits_s.idxmax(axis=1).unique()
+    if len(ranks) > 1:
+        return None
+    slow_s, others_s = waits_s[ranks[0]], waits_s.drop(columns=ranks[0]).max(axis=1)
+    if (others_s > HARDLY_WAITS * slow_s).any():
+        return None
+    others = "the other" if waits_s.shape[1] == 2 else "the others at most"
+    return (
+        f"rank {ranks[0]} alone waits so: {duration(float(slow_s.mean()))} of a step, {others} "
+        f"{duration(float(others_s.mean()))}"
+    )
