@@ -1,6 +1,7 @@
 """Links from the page to files of its results folder, relative to the page, for those that exist."""
 
 import os
+import shlex
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote
@@ -34,6 +35,13 @@ def run_links(results: Path, run: str, page: Path) -> list[Link]:
     if folder.is_dir():
         links.append(Link("folder", f"{_address(folder, page)}/"))
     return links
+
+
+def trace_address(results: Path, run: str, page: Path) -> str | None:
+    """Return the path of a run's trace from the folder of the page, quoted for a shell; None if there is no trace."""
+    if not RUN_NAME.fullmatch(run) or not has_trace(results / "runs" / run):
+        return None
+    return shlex.quote(os.path.relpath(results / "runs" / run / TRACE, page.parent))
 
 
 def has_trace(run: Path) -> bool:

@@ -23,7 +23,7 @@ from multicard.papers.verdicts import NOT_MEASURED
 from multicard.programs import program_of
 from multicard.report.configurations import configurations_table
 from multicard.report.environment import environment, machine_limits
-from multicard.report.links import figure_links, run_links
+from multicard.report.links import figure_links, run_links, trace_address
 from multicard.report.results import (
     FigureFiles,
     ReportContents,
@@ -32,6 +32,7 @@ from multicard.report.results import (
     figure_files,
     read_contents,
 )
+from multicard.report.step_timeline import StepTimeline, step_timeline
 from multicard.report.tables import PageTable, common_to, in_words, nothing_to_show, numbers_table, run_table
 from multicard.runs.record import RunRecord
 
@@ -76,6 +77,7 @@ class ScenarioSection:
     outcomes: dict[str, int]  # number of runs that did not complete or were not run, by outcome
     mixed: str | None  # what differs between the runs, see `Environment.mixed`
     figures: list[FigureSection]
+    timeline: StepTimeline | None  # None if no run recorded phases on several ranks
     common: list[tuple[str, str]]  # names and values that are equal in all rows of all figures' tables
     notes: list[str]
 
@@ -119,6 +121,7 @@ def write_report(folder: Path, out: Path, plans: Mapping[str, ScenarioPlan]) -> 
             "numbers": numbers_table,
             "picture": _picture,
             "run_links": lambda run: run_links(folder, run, out),
+            "trace_address": lambda run: trace_address(folder, run, out),
             "figure_links": lambda path_in_results: figure_links(folder, path_in_results, out),
         },
     )
@@ -182,6 +185,7 @@ def _scenario_section(
         outcomes=_lost_by_outcome(scenario.runs),
         mixed=environment(records_of_runs).mixed,
         figures=figures,
+        timeline=step_timeline(scenario.results),
         common=common,
         notes=scenario.notes,
     )
