@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pandas as pd
 from markupsafe import Markup
 
-from multicard.answers.answer import GREW, HOW_MANY, NEXT, Answer
+from multicard.answers.answer import COSTS, GREW, HOW_MANY, NEXT, Answer
 from multicard.answers.choice.advice import JobAdvice
 from multicard.core.files import atomic_write
 from multicard.core.layout import NOT_RUN, OUTCOMES, SEARCHES, machine_records, search_tables
@@ -206,7 +206,7 @@ def _answers(answer: Answer, jobs: Sequence[JobAdvice]) -> list[str]:
 
 def _further_answers(job: JobAdvice) -> list[Answer]:
     """Return the answers on a job that are not among those to the question of its scenario."""
-    return [answer for answer in job.first_screen if answer.question not in (HOW_MANY, GREW) and answer.is_known]
+    return [answer for answer in job.first_screen if answer.question not in (HOW_MANY, GREW, COSTS) and answer.is_known]
 
 
 def _lost_by_outcome(runs: pd.DataFrame) -> dict[str, int]:
