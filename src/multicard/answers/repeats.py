@@ -58,7 +58,7 @@ def is_decided(ratio: Interval | None, until: float) -> bool:
 def is_narrow(interval: Interval | None, until: float) -> bool:
     """Return True if half the width of an interval is at most the share `until` of its value.
 
-    >>> is_narrow(Interval(2.0, 1.9, 2.1, 3), 0.05), is_narrow(Interval(2.0, 1.8, 2.1, 3), 0.05)
+    >>> is_narrow(Interval(2.0, 1.91, 2.09, 3), 0.05), is_narrow(Interval(2.0, 1.8, 2.1, 3), 0.05)
     (True, False)
     """
     if interval is None or interval.low is None or interval.high is None:
