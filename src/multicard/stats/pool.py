@@ -135,6 +135,19 @@ class Pool:
         self._scatter = Scatter(usable_samples, exact)
         self._looks = max(looks, *map(looks_of, usable_samples.values()), 1)
 
+    @property
+    def scatter(self) -> float | None:
+        """Standard deviation of the noise of one value, over all samples; None if no sample shows it.
+
+        With logarithms, 0.01 stands for 1%. In the example, both configurations have the same effects of blocks, and
+        residuals of ±0.01 in each of two blocks with one degree of freedom together:
+
+        >>> pool = Pool([{1: math.exp(0.01), 2: 1.0}, {1: 1.0, 2: math.exp(0.01)}])
+        >>> round(pool.scatter, 4)  # the differences are ±0.01, so their variance is 2 × 0.01², twice that of a value
+        0.01
+        """
+        return self._scatter.typical
+
     def mean(self, key: Hashable, against: float = 1.0, level: float = LEVEL) -> Interval | None:
         """Return the geometric mean of a sample, or its arithmetic mean if the pool was made with `logs=False`.
 

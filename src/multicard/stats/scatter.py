@@ -51,6 +51,12 @@ class Scatter:
         # The position of each sample in the arrays of `Variances`.
         self._position = {key: position for position, key in enumerate(samples)}
 
+    @property
+    def typical(self) -> float | None:
+        """Standard deviation of one value within its block, over all samples; None if no sample shows the scatter."""
+        noise = self._within_blocks
+        return math.sqrt(float(noise.variances.mean())) if noise.total_freedom > 0 else None
+
     def error_of_mean(self, key: Hashable) -> SquaredError | None:
         """Return the squared standard error of the mean of a sample; None if no sample shows the scatter.
 

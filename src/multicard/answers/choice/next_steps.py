@@ -11,11 +11,13 @@ from multicard.answers.choice.advice import BottleneckAdvice
 from multicard.answers.choice.answers import speedups
 from multicard.answers.choice.choices import Choices
 from multicard.answers.gain import WORTHWHILE
+from multicard.answers.needed_repeats import needed_repeats
 from multicard.answers.scaling.speedup import speedups_of
 from multicard.answers.scaling.superlinear import superlinear_caveat
 from multicard.core.text import counted
 from multicard.results.configuration import Configuration, MeasuredRun
 from multicard.results.notices import NOTICES, notices_by_subject
+from multicard.stats.pool import Pool
 
 # The caveats of a job name at most this many notices.
 MOST_NOTICES = 3
@@ -88,7 +90,15 @@ def superlinear_caveats(job: Choices) -> list[str]:
 def _repeats_words(job: Choices) -> str:
     counts = sorted({len(configuration.completed) for configuration in job.configurations})
     repeats = f"{counts[0]} to {counts[-1]} repeats" if len(counts) > 1 else counted(counts[0], "repeat")
-    return f"{repeats} of each configuration" if len(job.configurations) > 1 else repeats
+    if len(job.configurations) == 1:
+        return repeats
+    needed = needed_repeats(_pool_of_rates(job.configurations), len(job.configurations))
+    return f"{repeats} of each configuration{f', {needed.words()}' if needed else ''}"
+
+
+def _pool_of_rates(configurations: Sequence[Configuration]) -> Pool:
+    """Return the throughputs of configurations by their keys."""
+    return Pool({configuration.key: configuration.blocks(configuration.rate) for configuration in configurations})
 
 
 def _notices_words(runs: Sequence[MeasuredRun]) -> list[str]:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from multicard.answers.comparison.pairs import COMPARED_MEASURES, Pair
+from multicard.answers.needed_repeats import NeededRepeats, needed_repeats
 from multicard.stats.corrections import corrected
 from multicard.stats.interval import Interval
 from multicard.stats.pool import Pool
@@ -81,6 +82,23 @@ def _estimates_of_measure(name: str, pairs: Mapping[int, Pair], tolerance: float
             by_sessions = pool_of_sessions.ratio(newer, older, limit, single=True)
         estimates[index] = _estimate(pair, by_repeats, by_sessions, counts_sessions)
     return estimates
+
+
+def needed_repeats_of(pairs: Sequence[Pair]) -> NeededRepeats | None:
+    """Return how many repeats of each side would show a small change of the iteration time.
+
+    None if it was not compared, if a side has a single repeat, or if the sides are not known to be of one session, so
+    that the scatter of repeats does not decide.
+    """
+    timed = {
+        index: (pair.a, pair.b)
+        for index, pair in enumerate(pairs)
+        if pair.measure == "iteration_time" and pair.is_of_one_session and min(pair.repeats) > 1
+    }
+    if not timed:
+        return None
+    # Both sides of all pairs show the scatter, and a mean is subtracted from each: like a sample more than there are.
+    return needed_repeats(_pool(timed), 2 * len(timed) + 1)
 
 
 class _Side(NamedTuple):

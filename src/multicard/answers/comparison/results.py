@@ -15,9 +15,11 @@ from multicard.answers.comparison.changes import (
     lost_runs,
 )
 from multicard.answers.comparison.environments import EnvironmentDifference, environment_differences
+from multicard.answers.comparison.estimates import needed_repeats_of
 from multicard.answers.comparison.pairs import SharedConfiguration, pairs_of, shared_configurations
 from multicard.answers.comparison.sessions import identifies_machine, sessions_of
 from multicard.answers.comparison.sides import Side, name_of
+from multicard.answers.needed_repeats import NeededRepeats
 from multicard.results.configuration import Configuration, MeasuredRun
 from multicard.results.notices import PROFILED, notices
 from multicard.runs.record import RunRecord
@@ -62,6 +64,8 @@ class Comparison:
     apart: bool
     # Sides with a record that does not identify the machine of its run.
     unknown_machines: list[SideName]
+    # How many repeats of each side would show a small change of the iteration time; None if that is not known.
+    needed: NeededRepeats | None = None
 
     def with_verdict(self, verdict: ChangeVerdict) -> list[Change]:
         """Return the changes with a verdict."""
@@ -148,6 +152,7 @@ def compare(
         ],
         apart=tolerance is None and not all(pair.has_same_sessions for pair in pairs),
         unknown_machines=_unknown_machines(records_before, records_after),
+        needed=needed_repeats_of(pairs),
     )
 
 

@@ -203,6 +203,8 @@ def _change_line(change: Change, comparison: Comparison) -> str:
 
 def remark_lines(comparison: Comparison, names: SideNames, verbose: bool) -> Iterator[str]:
     """Yield what may explain the changes or cast doubt on them: sessions, environments, missing runs, notices."""
+    if comparison.needed is not None:
+        yield f"repeats of each side: {comparison.needed.words()}"
     if comparison.apart:
         yield f"caveat: {APART}"
     for difference in (*comparison.hardware, *comparison.environment):
