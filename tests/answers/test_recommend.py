@@ -298,3 +298,10 @@ def test_an_answer_has_the_numbers_that_its_sentence_rests_on(tmp_path: Path) ->
     needed = "2 would show a difference of 2% (scatter 0.1%)"
     assert how_many.caveats == (f"3 repeats of each configuration, {needed}",)
     assert how_many.table()["devices"].tolist() == [2]
+
+
+def test_without_throughput_advice_is_about_the_most_devices(tmp_path: Path) -> None:
+    script = {"workload": "script", "command": ["train.py"], "folder": ".", "device": "cpu", "iteration_time_s": 0.1}
+    rows = [script | {"devices": devices, "measured_steps": 50, "other_share": 0.6} for devices in (1, 4, 2)]
+    [job] = advise(make_results(tmp_path, rows, gpu=None)).jobs
+    assert job.others[0].sentence.startswith("4 CPU processes: ")

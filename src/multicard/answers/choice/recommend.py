@@ -77,11 +77,13 @@ def _in_question(job: Choices) -> Configuration:
     """Return the configuration that advice on the step is about.
 
     It is that of the fastest choice with a speed-up, else that of the fastest choice that trains like the reference.
-    For a job without choices it is the first configuration, preferably one with a completed run.
+    For a job without choices it is the configuration on the most devices, preferably one with a completed run.
     """
     scaled = [speedup.choice for speedup in speedups(job)]
     fastest = min(scaled, key=lambda row: row.time_s.value, default=job.fastest)
-    return fastest.configuration if fastest else (*job.configurations, *job.lost)[0]
+    if fastest is not None:
+        return fastest.configuration
+    return max(job.configurations or job.lost, key=lambda configuration: configuration["devices"])
 
 
 def _notes(results: Results) -> list[str]:
