@@ -15,7 +15,7 @@ from multicard.core.files import atomic_write
 from multicard.core.text import for_figure
 from multicard.figures.caption import caption
 from multicard.figures.catalog import load_drawing
-from multicard.figures.style import CHARACTER_IN, PAGE, NothingToShow, mark_synthetic, styled, width_in
+from multicard.figures.style import CHARACTER_IN, PAGE, NothingToShow, mark_synthetic, styled, width_in, wrap_titles
 from multicard.results.results import Results
 from multicard.results.tables import write_csv
 
@@ -69,6 +69,7 @@ def draw(name: str, results: Results, width: WidthName = PAGE) -> tuple[Figure, 
             if results.completed().frame().empty:
                 raise NothingToShow("No run completed")
             figure, data = drawing.draw(results)
+            wrap_titles(figure)
             is_synthetic = synthetic(results)
             if is_synthetic:
                 data = data.assign(synthetic=is_synthetic)

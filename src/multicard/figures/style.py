@@ -180,6 +180,17 @@ def mark_synthetic(figure: Figure, which: str) -> None:
     figure.set_figheight(figure.get_figheight() + LINE_IN)
 
 
+def wrap_titles(figure: Figure) -> None:
+    """Break long titles of panels in a column into lines; the figure grows by them. Wider figures stay as they are."""
+    if not is_column():
+        return
+    characters = 30
+    for axes in figure.axes:
+        title = filled_label(axes.get_title(loc="left"), characters)
+        axes.set_title(title)
+        figure.set_figheight(figure.get_figheight() + LINE_IN * title.count("\n"))
+
+
 def legend_below(figure: Figure, *panels: Axes) -> None:
     """Put one legend of all panels below the figure, where it covers no data.
 
