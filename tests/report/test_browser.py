@@ -9,8 +9,10 @@ from made import HOSTILE, PLANS, QUESTION, REASON, RUNS, judged, results
 
 from browser import CHROMIUM, Browser, browser
 from factories import vision_runs, write_results
+from multicard.figures.draw import draw, save
 from multicard.report.page import write_report
 from multicard.report.results import ScenarioPlan
+from multicard.results.results import Results
 
 pytestmark = [
     pytest.mark.rare,
@@ -204,6 +206,27 @@ def test_ticked_configurations_stand_side_by_side(opened: Browser) -> None:
     assert lengths[0] / lengths[1] == pytest.approx(0.08 / 1.5)
     opened.run(f"{ticks}[1].click()")
     assert not opened.run(shown)
+
+
+def test_a_mark_says_its_numbers_where_a_reader_points(chromium: Browser, tmp_path: Path) -> None:
+    folder = write_results(tmp_path / "results", vision_runs(100.0) + vision_runs(180.0, devices=2))
+    drawn = draw("speedup", Results.read_scenario(folder / "scenarios/s0"))
+    save(*drawn, folder / "figures/s0/speedup")
+    write_report(folder, folder / "report.html", {"s0": ScenarioPlan(figures=("speedup",))})
+    chromium.scripts(allowed=False)  # it needs none
+    for width in (1200, 390):
+        chromium.width(width)
+        chromium.open(folder / "report.html")
+        # The speed-up is 1.8 in each pair of repeats.
+        mark = "document.querySelectorAll('.mark')[1]"
+        assert chromium.run(f"{mark}.dataset.text").startswith("ddp-ds, 2 devices: speed-up 1.80")
+        size = "getBoundingClientRect().toJSON()"
+        box, picture = (chromium.run(f"document.querySelector('{it}').{size}") for it in (".drawn", ".drawn img"))
+        assert box == picture  # so that a part of the one is the same part of the other
+        chromium.run(f"{mark}.scrollIntoView({{block: 'center', inline: 'center'}})")
+        at = chromium.run(f"(() => {{ const box = {mark}.getBoundingClientRect(); return [box.x + 9, box.y + 9]; }})()")
+        chromium.call("Input.dispatchMouseEvent", type="mouseMoved", x=at[0], y=at[1])
+        assert "speed-up 1.80" in chromium.run(f"getComputedStyle({mark}, '::after').content")
 
 
 def test_without_scripts_the_page_is_whole_and_has_no_controls(chromium: Browser, page: Path) -> None:

@@ -18,11 +18,13 @@ from multicard.core.files import atomic_write
 from multicard.core.layout import NOT_RUN, OUTCOMES, SEARCHES, machine_records, search_tables
 from multicard.core.templates import html_template
 from multicard.figures.catalog import HOW_TO_READ, Drawing, load_drawing
+from multicard.figures.marks import marks_in
 from multicard.papers.claim import PAPERS, Paper
 from multicard.papers.verdicts import NOT_MEASURED
 from multicard.programs import program_of
 from multicard.report.configurations import configurations_table
 from multicard.report.environment import environment, machine_limits
+from multicard.report.hover import PointedMark, pointed_marks
 from multicard.report.links import figure_links, run_links, trace_address
 from multicard.report.results import (
     FigureFiles,
@@ -120,6 +122,7 @@ def write_report(folder: Path, out: Path, plans: Mapping[str, ScenarioPlan]) -> 
             "words": in_words,
             "numbers": numbers_table,
             "picture": _picture,
+            "marks": _marks,
             "run_links": lambda run: run_links(folder, run, out),
             "trace_address": lambda run: trace_address(folder, run, out),
             "figure_links": lambda path_in_results: figure_links(folder, path_in_results, out),
@@ -230,13 +233,24 @@ def _picture(figure: FigureFiles) -> str | None:
 
     The page uses the URI as the source of an image: there, an SVG can run no script and load nothing.
     """
-    svg_is_too_large = figure.svg is not None and figure.svg.stat().st_size > LARGEST_SVG_BYTES
-    if figure.svg and not (figure.png and svg_is_too_large):
+    if figure.svg and not _shows_png(figure):
         svg = for_the_dark(figure.svg.read_text(encoding="utf-8"))
         return _data_uri("svg+xml", svg.encode())
     if figure.png:
         return _data_uri("png", figure.png.read_bytes())
     return None
+
+
+def _shows_png(figure: FigureFiles) -> bool:
+    """True if the page shows the PNG of a figure although it has an SVG, which is too large."""
+    return bool(figure.svg and figure.png and figure.svg.stat().st_size > LARGEST_SVG_BYTES)
+
+
+def _marks(figure: FigureFiles) -> list[PointedMark]:
+    """Return the marks of a figure that the page shows as an SVG; empty if it has none, or is shown as a PNG."""
+    if figure.svg is None or _shows_png(figure):
+        return []
+    return pointed_marks(list(marks_in(figure.svg.read_text(encoding="utf-8"))))
 
 
 def _data_uri(image_type: str, content: bytes) -> str:
