@@ -127,9 +127,9 @@ def test_the_plan_says_the_least_and_the_most_runs_and_their_time(
     pipeline: FakePipeline, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plan = stated({"until": "5%", "least": 2, "most": 5})
-    print_runs(plan)
+    print_runs(plan, CONFIG)
     # By the time limit, an hour for each.
     assert "until decided: 4 to 10 runs, which the time limit ends within 4 to 10 h" in capsys.readouterr().out
     write_added(Path("results"), {"ours": AddedRepeats(repeats=3, decided=0.05)})
-    print_runs(planned())
+    print_runs(planned(), CONFIG)
     assert "until decided" not in capsys.readouterr().out

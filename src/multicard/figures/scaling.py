@@ -109,6 +109,8 @@ def speedup(results: Results) -> tuple[Figure, pd.DataFrame]:
     "Throughput over the number of devices, divided by it: for vision runs and scripts, distinct training samples "
     "per second; for LLM runs, tokens per second without padding; for scripts whose samples are not known, steps "
     f"per second. A level line is ideal scaling. {POINTS}",
+    brief="Distinct samples, tokens without padding, or steps per second, over the number of devices, divided by it. "
+    "A level line is ideal scaling.",
 )
 def throughput_per_device(results: Results) -> tuple[Figure, pd.DataFrame]:
     """Draw the throughput per device over the number of devices, a line per series.

@@ -21,7 +21,7 @@ class FirstCall:
         self._callback = callback
         self._thread = get_ident()
         # PyTorch's dictionary of hooks, and the key of this one. The hook is put there and taken away in every step,
-        # and registering it anew would make a handle with a weak reference each time.
+        # and to register it again would make a handle with a weak reference in each step.
         handle = register_module_forward_pre_hook(self._called)
         self._hooks: Any = handle.hooks_dict_ref()
         self._key = handle.id

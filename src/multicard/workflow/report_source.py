@@ -14,10 +14,8 @@ NOTE = Path("logs", "configuration.txt")
 def stated_path(configuration: Path, here: Path) -> str:
     """Return a path as seen from the folder `here`, if it is below that, else the absolute path.
 
-    >>> stated_path(Path("/home/a/project/config/mine.yaml"), Path("/home/a/project"))
-    'config/mine.yaml'
-    >>> stated_path(Path("config/mine.yaml"), Path("/home/a/project"))
-    'config/mine.yaml'
+    >>> stated_path(Path("/a/config/mine.yaml"), Path("/a")), stated_path(Path("mine.yaml"), Path("/a"))
+    ('config/mine.yaml', 'mine.yaml')
     """
     absolute = here / configuration
     return str(absolute.relative_to(here) if absolute.is_relative_to(here) else absolute)

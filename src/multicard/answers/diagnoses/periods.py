@@ -1,7 +1,8 @@
 """Diagnosis of steps that take far longer than the others at equal distances: every 16th step, for example.
 
 A step is long if its time without waits for data and without evaluation, which have parts of the step of their own, is
-far above that of the others (`stats.outliers.far_above`), unless its batch holds more work (`results.larger_batches`).
+far above that of the others (`stats.outliers.far_above`), or one of the longest where none is, unless its batch holds
+more work (`results.larger_batches`).
 Steps that save or start workers are told by `host_work`.
 
 What long steps take is told for whole periods. 50 steps of 45 ms with 300 ms more in every 16th of them may hold three
@@ -20,7 +21,7 @@ from multicard.answers.bottlenecks.bottlenecks import LEAST
 from multicard.answers.diagnoses.code_lines import place_of_long_steps, remedy_of_call
 from multicard.answers.diagnoses.diagnosis import OUTSIDE, Diagnosis
 from multicard.answers.diagnoses.own_work import OwnWork, own_work_of, steps_of
-from multicard.answers.diagnoses.regular import Period, period_of
+from multicard.answers.diagnoses.regular import FEWEST, Period, period_of
 from multicard.core.host_work import COLLECTIVE, SAVING, STARTING
 from multicard.core.layout import BACKWARD, DATA, EVALUATION, FORWARD
 from multicard.core.units import SECONDS, number, percent, with_unit
@@ -28,8 +29,10 @@ from multicard.results.breakdown import StepPart
 from multicard.results.configuration import Configuration
 from multicard.results.larger_batches import have_larger_batches
 from multicard.results.results import Results
-from multicard.stats.outliers import far_above
+from multicard.stats.outliers import LEAST_RATIO, far_above
 
+# How many times as many of the longest steps are tried next.
+MORE = 1.2
 # Where a long step takes longer: a phase or a rank has at least this share of it. Other ranks have less than the rest.
 MOST_OF_IT = 0.8
 # Work of the host explains long steps if at least this share of them has it.
@@ -148,14 +151,38 @@ def _long_steps_of(configuration: Configuration, results: Results) -> dict[str, 
     for run in steps_of(configuration, results):
         uneven_s = sum((run.phases_s[name] for name in _UNEVEN if name in run.phases_s), 0.0 * run.durations_s)
         times_s = run.durations_s.max(axis=1) - uneven_s.max(axis=1)
-        is_long = far_above(times_s.to_numpy())
+        is_candidate = np.ones(len(times_s), dtype=bool)
         if FORWARD in run.phases_s and BACKWARD in run.phases_s:
-            is_long &= ~have_larger_batches(run.phases_s[FORWARD], run.phases_s[BACKWARD]).to_numpy()
-        period = period_of(times_s.index[is_long], times_s.index)
+            is_candidate = ~have_larger_batches(run.phases_s[FORWARD], run.phases_s[BACKWARD]).to_numpy()
+        period = _period_of_long(times_s, is_candidate)
         if period is not None:
             has_work = times_s.index.isin(period.numbers)
             found[run.run] = _described(run, times_s, has_work, period, run.run in in_step)
     return found
+
+
+def _period_of_long(times_s: pd.Series, is_candidate: np.ndarray) -> Period | None:
+    """Return the period of the steps that take far longer than the others; None if they have none.
+
+    On a busy machine the times of steps may scatter so widely that hardly any is far above the others. Then it is the
+    period of the longest steps, however many have one, if each takes `LEAST_RATIO` times the median. Of 100 steps whose
+    times are random, the longest ones have a period in less than 1% of the cases, as `FEWEST` says of three.
+
+    `is_candidate`: which steps may be long; the others are for another reason.
+    """
+    is_long = far_above(times_s.to_numpy()) & is_candidate
+    if is_long.sum() >= FEWEST:
+        return period_of(times_s.index[is_long], times_s.index)
+    candidates = times_s[is_candidate & (times_s > LEAST_RATIO * times_s.median()).to_numpy()]
+    longest_first = candidates.sort_values(ascending=False, kind="stable").index
+    count = FEWEST
+    while count <= len(longest_first):
+        period = period_of(longest_first[:count], times_s.index)
+        if period is not None:
+            return period
+        # Since some may be off the period, and some be missing, not every number has to be tried.
+        count = max(count + 1, int(MORE * count))
+    return None
 
 
 def _evaluation(run: OwnWork) -> _LongSteps | None:
