@@ -139,7 +139,7 @@ function makeComparison(box) {
   box.hidden = false;
 }
 
-// True for what a configuration file or a shell takes as it stands: `compile: true`, but not `higher batch_size`.
+// True for what a configuration file or a shell takes as it stands: `compile: true`, but not `raise batch_size`.
 function canBePasted(text) {
   return /^[\w.-]+: \S/.test(text) || text.startsWith("multicard ");
 }
