@@ -177,7 +177,7 @@ def test_a_button_copies_each_setting_to_try(chromium: Browser, tmp_path: Path) 
     chromium.run("navigator.clipboard.writeText = async (text) => { window.copied = text; }")
     codes = chromium.run("[...document.querySelectorAll('.try code')].map((code) => code.textContent)")
     settings = [text for text in codes if ": " in text]
-    assert "loader: dali" in settings and "higher num_workers" in codes
+    assert "loader: dali" in settings and "raise num_workers" in codes
     assert chromium.run("[...document.querySelectorAll('.copy')].map((it) => it.title)") == [
         f"Copy {text}" for text in settings
     ]
