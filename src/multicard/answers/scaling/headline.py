@@ -102,13 +102,10 @@ def _gain_by_devices(configurations: Sequence[Configuration]) -> Answer | None:
 def _gain_words(gain: _Gain) -> str:
     """Return the only speed-up in words, or why it does not show that more devices are faster."""
     devices, device = _devices_and_kind(gain.speedup)
-    many, one = _count(devices, device), _baseline_words([gain])
-    ratio = gain.ratio
-    if scattered := scatter_words(ratio):
-        return f"{many} against {one}: {scattered}; {REMEDY}"
-    if verdict(ratio) == "none":
-        return f"no difference shown between {many} and {one}: {ratio.format(unit='×')}"
-    return f"{many} {ratio.format(unit=f'× as fast as {one}')}, {_efficiency_words(ratio.value, devices)}"
+    words = _ratio_words(_count(devices, device), _baseline_words([gain]), gain.ratio, "× as fast")
+    if verdict(gain.ratio) == "none":
+        return words
+    return f"{words}, {_efficiency_words(gain.ratio.value, devices)}"
 
 
 def _gains_words(gains: Sequence[_Gain], varied: tuple[str, ...]) -> str:
@@ -274,7 +271,10 @@ def _fastest(
 
 
 def _ratio_words(name: str, base_name: str, ratio: Interval, unit: str) -> str:
-    """Return in words how one configuration compares with another one."""
+    """Return in words how one configuration compares with another one, or why that is not known.
+
+    `ratio`: the speed of the first over that of the second; `unit`: what follows its value, up to "as".
+    """
     if scattered := scatter_words(ratio):
         return f"{name} against {base_name}: {scattered}; {REMEDY}"
     if verdict(ratio) == "none":
