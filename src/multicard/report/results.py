@@ -62,12 +62,16 @@ class ScenarioContents:
     name: str
     question: str
     runs: pd.DataFrame  # runs.csv, as text
-    measures: pd.DataFrame
     figures: list[FigureFiles]
     notes: list[str]  # lines about runs whose numbers are missing or doubtful, see `answers.notes`
     answer: Answer  # to its question
     results: Results
     advice: Recommendations | None = None  # None without runs
+
+    @property
+    def measures(self) -> pd.DataFrame:
+        """A row for each run that has a record."""
+        return self.results.measures
 
     @property
     def has_programs(self) -> bool:
@@ -114,7 +118,6 @@ def read_contents(folder: Path, plans: Mapping[str, ScenarioPlan]) -> ReportCont
                 name=name,
                 question=plan.question,
                 runs=_text_table(tables / OUTCOME_TABLE, "run", "outcome", "reason", "wall_time_s"),
-                measures=results.measures,
                 figures=figures,
                 notes=notes(results, shows_profiled_window),
                 answer=headline(results),
