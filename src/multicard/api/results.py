@@ -233,7 +233,7 @@ class ExperimentResults:
         return as_table(choices(self._results))
 
     def predictions(self, devices: Sequence[int]) -> "Predictions":
-        """Predict step time, throughput and speed-up on numbers of devices; see docs/choosing.md."""
+        """Predict step time, throughput and speed-up on numbers of devices; see docs/predicting.md."""
         return Predictions(self._results, devices)
 
     def compare(

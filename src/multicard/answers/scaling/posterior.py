@@ -31,7 +31,7 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class ScalingPrior:
-    """Assumptions before any measurement, fitted to public tables (docs/choosing.md names them).
+    """Assumptions before any measurement, fitted to public tables (docs/predicting.md names them).
 
     `growth`, `hidden` and `deviation` are medians, as shares of the time of a step. The `…_spread` of each is the
     standard deviation of its logarithm.

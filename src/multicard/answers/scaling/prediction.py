@@ -1,6 +1,6 @@
 """Predict the time of a step on a number of devices that was not measured, from runs on other numbers, by Bayes.
 
-`step_model` has the model, `posterior.ScalingPrior` the assumptions before any run. docs/choosing.md says how often
+`step_model` has the model, `posterior.ScalingPrior` the assumptions before any run. docs/predicting.md says how often
 intervals held in public tables. The value of a prediction is the median of draws of the true mean time, and its
 interval has the middle 95% of them. The time of a single further run scatters more.
 """
