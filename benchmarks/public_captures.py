@@ -244,7 +244,7 @@ def absent_table(traces: dict[str, TraceAnalysis]) -> str:
             reasons.setdefault((table_name, reason), []).append(f"`{name}`")
     everywhere = {key for key, names in reasons.items() if len(names) == len(traces)}
     rows = [(f"`{key[0]}`", key[1], "all" if key in everywhere else ", ".join(names)) for key, names in reasons.items()]
-    return table(("table", "multicard says: cannot tell, because", "of"), rows)
+    return table(("table", "cannot tell, because", "captures"), rows)
 
 
 def page(traces: dict[str, TraceAnalysis]) -> str:
@@ -259,11 +259,10 @@ def page(traces: dict[str, TraceAnalysis]) -> str:
     whole = inference.rows("timeline")[0]
     return f"""# Captures of other people's GPUs
 
-No GPU was available to this project. Real multi-GPU captures it has from others, who published them with their tools.
-This page shows what multicard says of them, beside what their authors said. Nothing here is a measurement of ours, and
-no claim of the papers is judged by it. `benchmarks/public_captures.py` writes the page. The captures are not part of
-this repository; where `MULTICARD_TRACES` names a folder with them, `tests/docs/test_public_captures.py` fails if the
-page is not what the tool says.
+This page compares multicard's analysis of published multi-GPU captures with that of their authors. Nothing here is our
+own measurement, and it decides no claim of the papers. `benchmarks/public_captures.py` writes the page. The captures are
+not part of this repository. `tests/docs/test_public_captures.py` checks the page if `MULTICARD_TRACES` names a folder
+with them.
 
 {captures_table()}
 
@@ -273,8 +272,8 @@ Licences are those of the repositories. The captures were not changed.
 
 {timeline_table(traces)}
 
-Per GPU and over the whole capture, by unions of intervals over streams: each moment counts once, and the parts add up
-to the span ([definitions](measuring.md)).
+Per GPU, over the whole capture, by unions of intervals over streams: the parts add up to the span
+([definitions](measuring.md)).
 
 ## Two H100s, before and after a change
 
@@ -282,15 +281,14 @@ to the span ([definitions](measuring.md)).
 
 The authors use this pair as an example of
 [how to read a comparison](https://github.com/GindaChen/nsys-ai/blob/{READING_A_DIFF}/docs/user/reading-a-diff.md).
-Their verdict is *neutral*: there is less work for the GPUs, but the span is as long as before.
+Their verdict is *neutral*: the GPUs have less work, but the span is as long as before.
 
 {compared_table(traces["before"], traces["after"])}
 
-Both tools read the same kernels. Their span is that of kernels, multicard's that of all activities of a GPU, copies
-included; but for 0.01 ms, that is how the last two rows differ. multicard adds why the GPUs wait: most of their idle
-time, and nearly all that was added, is launching: the host is in launching calls, or between one and the next. The
-authors also compare one iteration by its marker, and find 482.87 → 340.77 ms; multicard finds no range of a name that
-it takes for a step, says so, and compares whole captures. The authors' page does not say what the change was.
+Both tools read the same kernels. Their span covers kernels, multicard's all activities of a GPU, copies included. Apart
+from 0.01 ms, this explains the last two rows. multicard adds why the GPUs wait: most of their idle time, and nearly all
+of its increase, is launching. The authors also compare one iteration by its marker: 482.87 → 340.77 ms. multicard
+detects no range with the name of a step, reports this, and compares whole captures. The authors do not state the change.
 
 ## Rank 0 of two A100s
 
@@ -299,27 +297,26 @@ it takes for a step, says so, and compares whole captures. The authors' page doe
 {messages_table(a100)}
 
 [A test of the authors](https://github.com/facebookresearch/HolisticTraceAnalysis/blob/main/tests/test_trace_parse.py)
-states what their parser finds in this file: 21 kernels of NCCL, the longest one an all-reduce of 2 049 000 elements
-between the ranks 0 and 1. multicard finds {nccl}; the longest is an {longest["collective"]} of
-{spaced(longest["size_bytes"])} bytes, {spaced(longest["size_bytes"] // 4)} elements of float32, between
-{longest["ranks"]} ranks.
+expects 21 kernels of NCCL, the longest an all-reduce of 2 049 000 elements between the ranks 0 and 1. multicard finds
+{nccl}. The longest is an {longest["collective"]} of {spaced(longest["size_bytes"])} bytes,
+{spaced(longest["size_bytes"] // 4)} elements of float32, between {longest["ranks"]} ranks.
 
-In a trace, a bus bandwidth is a lower bound, since the time of a kernel includes waiting for the other rank: the
-longest all-reduce of a size takes up to {apart:.1f} times the median. The GPU waits for the host to launch most of the
-time: {ms(launching, 0)} of {ms(first["span_s"], 0)} ms in the first step.
+A bus bandwidth from a trace is a lower bound, because the time of a kernel includes waiting for the other rank: the
+longest all-reduce of a size takes up to {apart:.1f} times the median. Most of the time the GPU waits for launches:
+{ms(launching, 0)} of {ms(first["span_s"], 0)} ms in the first step.
 
 ## The others
 
-We found no statement of their authors on these.
+We found no analysis of these by their authors.
 
-- `v100`: {calls(v100, "all_reduce")} all-reduces take {100 * share(v100, "nccl"):.0f}% of the time of all kernels, and
-  none of it is beside compute. The capture has no sizes of messages.
+- `v100`: {calls(v100, "all_reduce")} all-reduces take {100 * share(v100, "nccl"):.0f}% of the time of all kernels, none
+  of it beside compute.
 - `inference`: copies to the GPU and other memory operations take {100 * whole["memory_s"] / whole["span_s"]:.0f}% of
-  the time, compute {100 * whole["compute_s"] / whole["span_s"]:.0f}%, and there is no collective.
-- `b200`: {calls(b200, "all_reduce")} all-reduces are PyTorch's own kernels (`multimem_all_reduce_kernel`), for which
-  the capture has no sizes: multicard gives their time and no bandwidth. One all-gather is NCCL's.
+  the time, compute {100 * whole["compute_s"] / whole["span_s"]:.0f}%.
+- `b200`: {calls(b200, "all_reduce")} all-reduces are PyTorch's own kernels (`multimem_all_reduce_kernel`) without
+  recorded sizes, so they have no bandwidth. One all-gather is NCCL's.
 
-## What multicard does not say
+## What multicard cannot determine
 
 {absent_table(traces)}
 """
