@@ -260,9 +260,9 @@ def page(traces: dict[str, TraceAnalysis]) -> str:
     return f"""# Captures of other people's GPUs
 
 This page compares multicard's analysis of published multi-GPU captures with that of their authors. Nothing here is our
-own measurement, and it decides no claim of the papers. `benchmarks/public_captures.py` writes the page. The captures are
-not part of this repository. `tests/docs/test_public_captures.py` checks the page if `MULTICARD_TRACES` names a folder
-with them.
+own measurement, and it decides no claim of the papers. `benchmarks/public_captures.py` writes the page. The captures
+are not part of this repository. `tests/docs/test_public_captures.py` checks the page if `MULTICARD_TRACES` names a
+folder with them.
 
 {captures_table()}
 
@@ -288,7 +288,7 @@ Their verdict is *neutral*: the GPUs have less work, but the span is as long as 
 Both tools read the same kernels. Their span covers kernels, multicard's all activities of a GPU, copies included. Apart
 from 0.01 ms, this explains the last two rows. multicard adds why the GPUs wait: most of their idle time, and nearly all
 of its increase, is launching. The authors also compare one iteration by its marker: 482.87 → 340.77 ms. multicard
-detects no range with the name of a step, reports this, and compares whole captures. The authors do not state the change.
+detects no range with the name of a step, reports this, and compares whole captures. The authors do not name the change.
 
 ## Rank 0 of two A100s
 
