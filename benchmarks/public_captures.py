@@ -273,7 +273,7 @@ Licences are those of the repositories. The captures were not changed.
 {timeline_table(traces)}
 
 Per GPU, over the whole capture, by unions of intervals over streams: the parts add up to the span
-([definitions](measuring.md)).
+([definitions](step-time.md#from-a-trace)).
 
 ## Two H100s, before and after a change
 

@@ -89,7 +89,7 @@ def test_pages_that_follow_from_the_code_are_in_the_repository_as_it_makes_them(
 
 
 def test_every_test_that_the_definitions_name_is_there() -> None:
-    named = set(re.findall(r"`(\w+/test_\w+\.py)`", (ROOT / "docs/measuring.md").read_text(encoding="utf-8")))
+    named = set(re.findall(r"`(\w+/test_\w+\.py)`", (ROOT / "docs/statistics.md").read_text(encoding="utf-8")))
     assert len(named) > 20
     assert [name for name in named if not (ROOT / "tests" / name).is_file()] == []
 

@@ -189,7 +189,7 @@ def test_rows_are_labelled_by_what_varies_and_not_by_what_a_preset_brings() -> N
 
 
 def test_a_speed_up_has_the_scatter_of_all_configurations_of_the_scenario() -> None:
-    # Four variants on one and two devices: eight configurations of three repeats with 1% of scatter. docs/measuring.md
+    # Four variants on one and two devices: eight configurations of three repeats with 1% of scatter. docs/statistics.md
     # promises half a width of 1.8%, where two configurations alone have 3.0%.
     generator, halves = np.random.default_rng(4), []
     for _ in range(25):

@@ -256,7 +256,7 @@ def test_files_and_folders_that_a_page_names_are_there() -> None:
     )
     code = {child.content.rstrip("/") for page in PAGES for child in inline(page) if child.type == "code_inline"}
     named = {text for text in code if re.fullmatch(known, text)} - {"config/mine.yaml"}
-    # docs/measuring.md names tests without their folder: `config/test_order.py`.
+    # docs/statistics.md names tests without their folder: `config/test_order.py`.
     places = (ROOT, ROOT / "tests")
     assert {name for name in named if not any((place / name).exists() for place in places)} == set()
 

@@ -62,7 +62,7 @@ def test_the_search_works_from_a_disk(built: Built, opened: Browser) -> None:
     typed = "search.value = 'student'; search.dispatchEvent(new Event('keyup', {bubbles: true}))"
     opened.wait(
         f"(() => {{ const search = document.querySelector('.md-search__input'); {typed}; "
-        "return document.querySelector('.md-search-result__link[href*=measuring]') })()"
+        "return document.querySelector('.md-search-result__link[href*=statistics]') })()"
     )
     assert opened.complaints == []
 

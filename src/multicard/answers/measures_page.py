@@ -13,13 +13,13 @@ HEAD = """# Measures: measures.csv
 
 Each scenario has a file `measures.csv` with a row per run. Its columns are those [about the run](#about-the-run), then
 all [parameters](parameters.md) of the workload, then the measures, and at last the [speed-up](#speed-up). A value that
-was not recorded is empty, never zero. [How numbers are measured](measuring.md) explains what the definitions are based
+was not recorded is empty, never zero. [How runs are measured](measuring.md) explains what the definitions are based
 on; the measured and the profiled steps are those of the [windows](files.md#steps) with these names.
 """
 
 COMMON_HEAD = """## All workloads
 
-The columns from `compute_share` to `other_share` are the [parts of a step](measuring.md#parts-of-a-step), which add up
+The columns from `compute_share` to `other_share` are the [parts of a step](step-time.md#parts-of-a-step), which add up
 to 1. A part that was not recorded is empty.
 """
 

@@ -32,7 +32,7 @@ MOSTLY = 0.5
 class StepPart(StrEnum):
     """A part of a run's step. Its value is the name in texts and figures.
 
-    The parts are in the order of the columns of measures.csv. docs/measuring.md explains them in "Parts of a step". A
+    The parts are in the order of the columns of measures.csv. docs/step-time.md explains them in "Parts of a step". A
     run has either `COMPUTE` or `COMPUTE_OR_COMMUNICATION`.
     """
 

@@ -148,11 +148,11 @@ class Measures:
     )
     trace_host_extents: bool | None = _measure(
         "True if the steps of a GPU are `step` ranges of the host, because "
-        "[too few launches were recorded](measuring.md#from-a-trace); empty if the trace shows no steps of a GPU."
+        "[too few launches were recorded](step-time.md#from-a-trace); empty if the trace shows no steps of a GPU."
     )
     trace_iteration_time_s: float | None = _measure(
         "As `profiled_iteration_time_s`, from the trace: its steps are those on the GPU, or the `step` ranges of the "
-        "host on CPUs and where [too few launches were recorded](measuring.md#from-a-trace).",
+        "host on CPUs and where [too few launches were recorded](step-time.md#from-a-trace).",
         SECONDS,
     )
     profiler_overhead: float | None = _measure(

@@ -17,7 +17,7 @@ from multicard.stats.interval import Interval, interval_columns
 # Columns of measures.csv that `add_scaling` adds.
 SCALING = {
     "baseline": Definition(
-        "Name of the run's [baseline](measuring.md#speed-up-and-efficiency): the configuration on one device with the "
+        "Name of the run's [baseline](statistics.md#speed-up-and-efficiency): the configuration on one device with the "
         "same other parameters, in vision runs under `single` if the scenario has it, else under the same strategy."
     ),
     "speedup": Definition(
