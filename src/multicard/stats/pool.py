@@ -1,7 +1,8 @@
 """Means and ratios of configurations that were measured together, with confidence intervals.
 
 Each configuration is measured a few times. Its values are a *sample*. Two or three values are too few to estimate their
-scatter, so a pool estimates the scatter from all of its samples.
+scatter, so a pool estimates the scatter from all samples of a group: of the scenarios that ran in the same
+blocks. Samples whose blocks state no group are one group.
 
 The model
 ---------
@@ -39,8 +40,11 @@ The variances
 - V_i: the residuals of i are its values minus their mean and minus the effects of their blocks. V_i is the sum of their
   squares, divided by their degrees of freedom. Each V_i is then drawn towards those of the other configurations: see
   `variances`.
-- B: from the estimated effects of all blocks, see `blocks`. Each group of scenarios adds its number of blocks minus 1
-  to the degrees of freedom of B. The number of configurations in a block does not matter.
+- B: from the estimated effects of the blocks of a group, see `blocks`. It has as many degrees of freedom as the group
+  has blocks, minus 1. The number of configurations in a block does not matter.
+- Each group has its own V_i and its own B, so that a number has the same interval in the figure of its scenario and
+  among all scenarios of an experiment. The ratio of two configurations of different groups has the parts of both means:
+  V_i / n_i + B / n_i of the one group, and V_k / n_k + B / n_k of the other.
 - Noise and block effects cannot be separated if no block has several configurations, or if samples have no blocks. An
   unpaired ratio then uses the scatter over repeats, which contains both, in place of V_i, and w B is left out.
 
@@ -76,7 +80,7 @@ from multicard.stats.samples import (
     shared_blocks,
     usable,
 )
-from multicard.stats.scatter import ROUNDING, Scatter, SquaredError, block_weight
+from multicard.stats.scatter import ROUNDING, ScatterByGroup, SquaredError, block_weight_of
 from multicard.stats.selection import with_range_p_value
 from multicard.stats.student import critical_value, two_sided_p_value
 
@@ -132,7 +136,7 @@ class Pool:
         by_key = samples if isinstance(samples, Mapping) else dict(enumerate(samples))
         self._samples = {key: usable(sample, logs) for key, sample in by_key.items()}
         usable_samples = {key: sample for key, sample in self._samples.items() if sample is not None}
-        self._scatter = Scatter(usable_samples, exact)
+        self._scatter = ScatterByGroup(usable_samples, exact)
         self._looks = max(looks, *map(looks_of, usable_samples.values()), 1)
 
     @property
@@ -205,7 +209,7 @@ class Pool:
         if numerator.count == denominator.count == 1 and not single:
             return self._without_bounds(difference, repeats)
         counts = {key: len(sides.logs), base: len(sides.base_logs)}
-        error = self._scatter.error(counts, sides.block_weight)
+        error = self._scatter.error_of_difference(counts, sides.block_weight)
         ratio = self._interval(difference, error, repeats, against)
         measured = self._range(sides.logs - sides.base_logs) if sides.is_paired else None
         return replace(ratio, counts=ratio.counts or sides.counts, measured=measured)
@@ -341,7 +345,7 @@ def _sides(numerator: UsableSample, denominator: UsableSample) -> _Sides:
     return _Sides(
         logs=numerator.scaled,
         base_logs=denominator.scaled,
-        block_weight=block_weight(numerator, denominator),
+        block_weight=block_weight_of(numerator, denominator),
         counts=f"{numerator.count} and {denominator.count}" if fewest < most else None,
         is_paired=False,
     )

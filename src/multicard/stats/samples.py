@@ -9,7 +9,8 @@ import numpy as np
 
 Values = Iterable[float | None]
 # Values by the block in which they were measured. A block is a repeat in which every configuration ran once. Two
-# samples with common blocks are compared block by block. A block may state `looks`: see `looks_of`.
+# samples with common blocks are compared block by block. A block may state `looks` and a `group`: see `looks_of` and
+# `group_of`.
 Blocks = Mapping[Any, float | None]
 Sample = Blocks | Values
 
@@ -36,6 +37,12 @@ class UsableSample:
 def looks_of(sample: UsableSample) -> int:
     """Return how often results are looked at before the last block is known: the most that a block states, else 1."""
     return max((getattr(block, "looks", 1) for block in sample.blocks or ()), default=1)
+
+
+def group_of(sample: UsableSample) -> Hashable:
+    """Return the group of scenarios in whose blocks a sample was measured; None if its blocks state none."""
+    first_block = next(iter(sample.blocks or ()), None)
+    return getattr(first_block, "group", None)
 
 
 def usable(sample: Sample, logs: bool) -> UsableSample | None:

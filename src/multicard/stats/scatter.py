@@ -1,5 +1,7 @@
 """The scatter of samples that were measured together, and the standard errors of estimates from such samples.
 
+`Scatter` is that of one group of scenarios, which ran in the same blocks. `ScatterByGroup` has one for each group.
+
 The docstring of `multicard.stats.pool` explains the model, its symbols V, B and w, and the degrees of freedom.
 """
 
@@ -11,8 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from multicard.core.grouping import grouped
 from multicard.stats.blocks import BlockEffects, fit_block_effects
-from multicard.stats.samples import UsableSample
+from multicard.stats.samples import UsableSample, group_of
 from multicard.stats.variances import Variances, moderated
 
 ROUNDING = 1e-9  # numbers whose relative difference is at most this count as equal
@@ -38,6 +41,23 @@ class VariancePart(NamedTuple):
     freedom: float  # degrees of freedom with which the variance is known
 
 
+class ErrorParts(NamedTuple):
+    """The independent parts of the squared standard error of an estimate."""
+
+    parts: list[VariancePart]
+    most_freedom: float  # the sum has at most so many degrees of freedom
+
+    def error(self, is_exact: bool) -> SquaredError | None:
+        """Return the squared standard error; None if the parts do not show it. `is_exact`: see `Scatter`."""
+        if sum(part.weight for part in self.parts) > 0:
+            return SquaredError(
+                variance=float(sum(part.variance for part in self.parts)),
+                freedom=float(min(self.most_freedom, satterthwaite(self.parts))),
+            )
+        # All variances are 0. Exact values show by this that there is no scatter; other values show nothing.
+        return SquaredError(0.0, self.most_freedom) if is_exact and self.most_freedom > 0 else None
+
+
 class Scatter:
     """The scatter of samples, estimated from all of them together at its first use.
 
@@ -52,10 +72,10 @@ class Scatter:
         self._position = {key: position for position, key in enumerate(samples)}
 
     @property
-    def typical(self) -> float | None:
-        """Standard deviation of one value within its block, over all samples; None if no sample shows the scatter."""
+    def noise_variances(self) -> np.ndarray:
+        """Variances of one value of each sample within its block; an empty array if no sample shows the scatter."""
         noise = self._within_blocks
-        return math.sqrt(float(noise.variances.mean())) if noise.total_freedom > 0 else None
+        return noise.variances if noise.total_freedom > 0 else np.array([])
 
     def error_of_mean(self, key: Hashable) -> SquaredError | None:
         """Return the squared standard error of the mean of a sample; None if no sample shows the scatter.
@@ -68,7 +88,7 @@ class Scatter:
         if scatter.total_freedom <= 0:
             return None
         sample, position = self._samples[key], self._position[key]
-        error_by_parts = self.error({key: sample.count}, block_weight(sample))
+        error_by_parts = self.error({key: sample.count}, block_weight_of(sample))
         freedom_by_parts = error_by_parts.freedom if error_by_parts else 0.0
         freedom = max(sample.count - 1.0, freedom_by_parts)
         return SquaredError(
@@ -82,6 +102,10 @@ class Scatter:
         `counts`: for each configuration of the estimate, by its key, how many of its values the estimate uses.
         `block_weight`: w of the model; 0 if block effects cancel.
         """
+        return self.error_parts(counts, block_weight).error(self._is_exact)
+
+    def error_parts(self, counts: Mapping[Hashable, int], block_weight: float) -> "ErrorParts":
+        """Return the parts of the squared standard error that `error` returns; no parts if no sample shows scatter."""
         effects = self._separable_effects if block_weight > 0 else None
         noise_holds_effects = block_weight > 0 and effects is None
         noise = self._over_repeats if noise_holds_effects else self._within_blocks
@@ -92,13 +116,7 @@ class Scatter:
         if effects is not None:
             parts.append(_block_part(effects, noise, block_weight))
             most_freedom += effects.freedom
-        if sum(part.weight for part in parts) > 0:
-            return SquaredError(
-                variance=float(sum(part.variance for part in parts)),
-                freedom=float(min(most_freedom, satterthwaite(parts))),
-            )
-        # All variances are 0. Exact values show by this that there is no scatter; other values show nothing.
-        return SquaredError(0.0, most_freedom) if self._is_exact and most_freedom > 0 else None
+        return ErrorParts(parts, most_freedom)
 
     def _noise_part(self, noise: Variances, key: Hashable, count: int) -> VariancePart:
         """Return the part of a squared standard error that the noise of `count` values of a configuration makes."""
@@ -149,6 +167,52 @@ class Scatter:
         return moderated(sums_of_squares, counted_freedom)
 
 
+class ScatterByGroup:
+    """The scatter of samples, estimated for each group of scenarios from the samples of this group alone.
+
+    So the interval of a number does not depend on which other groups are in the pool: it is the same in the figure of
+    the number's scenario and in a table of all scenarios. `is_exact`: see `Scatter`.
+    """
+
+    def __init__(self, samples: Mapping[Hashable, UsableSample], is_exact: bool) -> None:
+        self._samples = samples
+        self._is_exact = is_exact
+        keys_of_groups = grouped(samples, lambda key: group_of(samples[key])).values()
+        self._groups = [Scatter({key: samples[key] for key in keys}, is_exact) for keys in keys_of_groups]
+        self._of_sample = {
+            key: scatter for keys, scatter in zip(keys_of_groups, self._groups, strict=True) for key in keys
+        }
+
+    @property
+    def typical(self) -> float | None:
+        """Standard deviation of one value within its block, over all samples; None if no sample shows the scatter."""
+        variances = np.concatenate([scatter.noise_variances for scatter in self._groups] or [np.array([])])
+        return math.sqrt(float(variances.mean())) if variances.size else None
+
+    def error_of_mean(self, key: Hashable) -> SquaredError | None:
+        """Return the squared standard error of the mean of a sample; None if no sample of its group shows scatter."""
+        return self._of_sample[key].error_of_mean(key)
+
+    def error_of_difference(self, counts: Mapping[Hashable, int], block_weight: float) -> SquaredError | None:
+        """Return the squared standard error of the difference of two means; None if their groups show no scatter.
+
+        `counts`: for each of the two samples, by its key, how many of its values the estimate uses. `block_weight`: w
+        of the model, which is 0 if block effects cancel.
+        """
+        scatters = [self._of_sample[key] for key in counts]
+        if all(scatter is scatters[0] for scatter in scatters):
+            return scatters[0].error(counts, block_weight)
+        # Two groups have no block in common, so the parts of both means add up.
+        sides = [
+            scatter.error_parts({key: count}, block_weight_of(self._samples[key]))
+            for scatter, (key, count) in zip(scatters, counts.items(), strict=True)
+        ]
+        if not all(side.parts for side in sides):
+            return None
+        parts = [part for side in sides for part in side.parts]
+        return ErrorParts(parts, sum(side.most_freedom for side in sides)).error(self._is_exact)
+
+
 def satterthwaite(parts: Sequence[VariancePart]) -> float:
     """Return the degrees of freedom of the sum of some independent variances: (Σ P)² / Σ (P² / f).
 
@@ -162,7 +226,7 @@ def satterthwaite(parts: Sequence[VariancePart]) -> float:
     return total**2 / sum(part.weight**2 / part.freedom for part in parts)
 
 
-def block_weight(sample: UsableSample, base: UsableSample | None = None) -> float:
+def block_weight_of(sample: UsableSample, base: UsableSample | None = None) -> float:
     """Return w of the model: the factor of B in the squared standard error of an estimate.
 
     The estimate is the mean of `sample` or, with `base`, the difference of the two means. If one of them has no blocks,
@@ -173,7 +237,7 @@ def block_weight(sample: UsableSample, base: UsableSample | None = None) -> floa
 
     >>> from multicard.stats.samples import usable
     >>> first, second = (usable({block: 1.0 for block in blocks}, logs=True) for blocks in ("abc", "cd"))
-    >>> round(block_weight(first), 6), round(block_weight(first, second), 6)  # 3/9, and 2/9 + (1/3 − 1/2)² + 1/4
+    >>> round(block_weight_of(first), 6), round(block_weight_of(first, second), 6)  # 3/9, and 2/9 + (1/3 − 1/2)² + 1/4
     (0.333333, 0.5)
     """
     weight_of_block: dict[Hashable, float] = defaultdict(float)
