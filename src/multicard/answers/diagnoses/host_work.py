@@ -164,19 +164,29 @@ def _collecting_steps(configuration: Configuration, results: Results, function: 
     known. Both are means over repeats.
     """
     rows = _rows_of(configuration, results)
-    counted = _of_the_rank_that_counts(rows[rows["function"] == function], is_collective=False)
+    collections = _of_the_rank_that_counts(rows[rows["function"] == function], is_collective=False)
     steps = results.table("steps")
-    numbers, longest_s = [], []
-    for (run, rank), of_run in counted.groupby(["run", "rank"]):
-        is_of_rank = (steps["run"] == run) & (steps["rank"] == rank) & (steps["window"] == "measured")
-        of_rank = steps[is_of_rank]
-        durations_s = of_rank["duration_s"] - of_rank["data_s"].fillna(0.0) - of_rank["evaluation_s"].fillna(0.0)
-        numbers.append(float(of_run["steps"].max()))
-        beyond_s = float(durations_s.max() - durations_s.median()) / len(durations_s) if len(durations_s) else 0.0
-        longest_s.append(beyond_s)
+    measured = steps[steps["window"] == "measured"]
+    step_counts: list[float] = []
+    longest_s: list[float] = []
+    for (run, rank), collections_of_rank in collections.groupby(["run", "rank"]):
+        steps_of_rank = measured[(measured["run"] == run) & (measured["rank"] == rank)]
+        step_counts.append(float(collections_of_rank["steps"].max()))
+        longest_s.append(_longest_beyond_median(steps_of_rank))
     # A run without a collection has no rows.
     runs = len(configuration.completed)
-    return sum(numbers) / runs, sum(longest_s) / runs
+    return sum(step_counts) / runs, sum(longest_s) / runs
+
+
+def _longest_beyond_median(steps: pd.DataFrame) -> float:
+    """Return by how many seconds the longest step exceeds the median one, divided by the number of steps; 0 for none.
+
+    Waits for data and evaluation do not count.
+    """
+    if not len(steps):
+        return 0.0
+    durations_s = steps["duration_s"] - steps["data_s"].fillna(0.0) - steps["evaluation_s"].fillna(0.0)
+    return float(durations_s.max() - durations_s.median()) / len(steps)
 
 
 def _collectives(

@@ -10,7 +10,7 @@ or four such steps, and their mean is 63 or 69 ms. Over whole periods it is 45 +
 steps take 29%. If the mean of the measured steps differs from that by `BIASED` or more, this is said.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from statistics import fmean
 from typing import NamedTuple
 
@@ -101,28 +101,43 @@ class _LongSteps(NamedTuple):
 
 def diagnoses(configuration: Configuration, results: Results) -> Iterator[Diagnosis]:
     """Yield what steps take that are longer at equal distances, if they are in more than half of the repeats."""
-    runs = _long_steps_of(configuration, results)
-    found = [long_steps for run, long_steps in runs.items() if not _is_explained(run, long_steps, results)]
-    every = [long_steps.period.every for long_steps in found]
-    usual = max(every, key=every.count, default=None)
-    alike = [long_steps for long_steps in found if long_steps.period.every == usual]
-    if not alike or 2 * len(alike) <= len(configuration.completed):
+    alike = _with_usual_period(
+        [
+            long_steps
+            for run, long_steps in _long_steps_of(configuration, results).items()
+            if not _is_explained(run, long_steps, results)
+        ]
+    )
+    if 2 * len(alike) <= len(configuration.completed):
         return
     share = fmean(long_steps.share for long_steps in alike)
     if share < LEAST:
         return
     first = alike[0]
+    phases = {long_steps.phase for long_steps in alike}
+    ranks = {long_steps.rank for long_steps in alike}
+    place = place_of_long_steps(configuration, results, share) if phases == {OUTSIDE} else None
+
     longer = with_unit(fmean(long_steps.longer_s for long_steps in alike), SECONDS)
-    where = f" {_WHERE[first.phase]}" if len({long_steps.phase for long_steps in alike}) == 1 and first.phase else ""
-    is_alone = len({long_steps.rank for long_steps in alike}) == 1 and first.rank is not None
-    who = f" on rank {first.rank} alone, for which the others wait" if is_alone else ""
-    is_outside = all(long_steps.phase == OUTSIDE for long_steps in alike)
-    place = place_of_long_steps(configuration, results, share) if is_outside else None
-    at = f", mostly at {place.words}" if place else ""
-    evidence = f"{first.words} takes {longer} longer{where}{who}{at} ({percent(share)} of the time){first.bias}"
-    of_call = remedy_of_call(place) if place else None
-    usual_remedy = _SHARED.format(rank=first.rank) if is_alone else _SELDOM
-    yield Diagnosis(evidence, of_call or usual_remedy, share, phase=first.phase)
+    evidence = f"{first.words} takes {longer} longer"
+    if first.phase is not None and len(phases) == 1:
+        evidence += f" {_WHERE[first.phase]}"
+    remedy = _SELDOM
+    if first.rank is not None and len(ranks) == 1:
+        evidence += f" on rank {first.rank} alone, for which the others wait"
+        remedy = _SHARED.format(rank=first.rank)
+    if place is not None:
+        evidence += f", mostly at {place.words}"
+        remedy = remedy_of_call(place) or remedy
+    evidence += f" ({percent(share)} of the time){first.bias}"
+    yield Diagnosis(evidence, remedy, share, phase=first.phase)
+
+
+def _with_usual_period(runs: Sequence[_LongSteps]) -> list[_LongSteps]:
+    """Return the long steps of the runs whose period is that of most runs; of equally many, the first period."""
+    periods = [long_steps.period.every for long_steps in runs]
+    usual = max(periods, key=periods.count, default=None)
+    return [long_steps for long_steps in runs if long_steps.period.every == usual]
 
 
 def words_of_parts(configuration: Configuration, results: Results) -> dict[str, str]:
@@ -204,27 +219,49 @@ def _described(run: OwnWork, times_s: pd.Series, is_long: np.ndarray, period: Pe
 
     `is_in_step`: True if ranks wait for each other, so that own work shows for which of them.
     """
-    longer_s = float(times_s[is_long].mean() - times_s[~is_long].median())
+    longer_s = _longer(times_s, is_long)
     measured_s = float(run.durations_s.max(axis=1).mean())
+    # The measured steps hold more or fewer long steps than whole periods do.
     step_s = measured_s + longer_s * (1 / period.every - is_long.mean())
-    even = [name for name in run.phases_s if name not in _UNEVEN]
-    rank = None
-    if is_in_step:
-        own_s = sum(run.phases_s[name] for name in even if name in run.own_phases)
-        beyond_s = own_s[is_long].mean() - own_s[~is_long].median()
-        busiest = beyond_s.idxmax()
-        is_alone = beyond_s.drop(busiest).max() <= (1 - MOST_OF_IT) * longer_s
-        rank = int(busiest) if is_alone and beyond_s[busiest] >= MOST_OF_IT * longer_s else None
-    phase = None
-    for name in even:
-        of_phase = run.phases_s[name]
-        column = of_phase.mean(axis=1) if rank is None else of_phase[rank]
-        if column[is_long].mean() - column[~is_long].median() >= MOST_OF_IT * longer_s:
-            phase = name
+    rank = _rank_alone(run, is_long, longer_s) if is_in_step else None
+    phase = _phase_of_long(run, is_long, longer_s, rank)
     # Ranks wait in their backward passes for another one whose phase is not known.
     if phase == BACKWARD and is_in_step:
         phase = None
     return _LongSteps(period, longer_s, step_s, measured_s, len(times_s), phase, rank, _place_in_pass(run, is_long))
+
+
+def _longer(times_s: pd.Series, is_long: np.ndarray) -> float:
+    """Return by how many seconds long steps are longer: their mean less the median of the other steps."""
+    return float(times_s[is_long].mean() - times_s[~is_long].median())
+
+
+def _even_phases(run: OwnWork) -> list[str]:
+    """Return the recorded phases that take about as long in each step, unlike loading and evaluation."""
+    return [name for name in run.phases_s if name not in _UNEVEN]
+
+
+def _rank_alone(run: OwnWork, is_long: np.ndarray, longer_s: float) -> int | None:
+    """Return the rank whose own work alone makes long steps longer, by `longer_s` seconds; None if none does."""
+    own_s = sum(run.phases_s[name] for name in _even_phases(run) if name in run.own_phases)
+    beyond_s = own_s[is_long].mean() - own_s[~is_long].median()
+    busiest = beyond_s.idxmax()
+    others_work_as_usual = beyond_s.drop(busiest).max() <= (1 - MOST_OF_IT) * longer_s
+    return int(busiest) if others_work_as_usual and beyond_s[busiest] >= MOST_OF_IT * longer_s else None
+
+
+def _phase_of_long(run: OwnWork, is_long: np.ndarray, longer_s: float, rank: int | None) -> str | None:
+    """Return the phase that makes long steps longer, by `longer_s` seconds; None if no single one does.
+
+    `rank`: the rank that counts; None for the mean of all ranks.
+    """
+    phase = None
+    for name in _even_phases(run):
+        phase_s = run.phases_s[name]
+        times_s = phase_s.mean(axis=1) if rank is None else phase_s[rank]
+        if _longer(times_s, is_long) >= MOST_OF_IT * longer_s:
+            phase = name
+    return phase
 
 
 def _place_in_pass(run: OwnWork, is_long: np.ndarray) -> str | None:

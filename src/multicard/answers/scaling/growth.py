@@ -125,15 +125,21 @@ class Growth:
 
     def _parts_words(self, growth_s: float, work: Sequence[WorkOfSteps], places: Sequence[GrownPlace]) -> str:
         """Return by how much the whole step grew, `growth_s`, which parts grew most, and which became much shorter."""
-        grown = [name for name, seconds in self.parts.items() if seconds >= NAMED * growth_s][:MOST_PARTS]
-        shrunk = [name for name, seconds in self.parts.items() if seconds <= -NAMED * growth_s][-MOST_PARTS:]
+        # `parts` has what grew most first.
+        named_s = NAMED * growth_s
+        grown = [part for part, seconds in self.parts.items() if seconds >= named_s][:MOST_PARTS]
+        shrunk = [part for part, seconds in self.parts.items() if seconds <= -named_s][-MOST_PARTS:]
         largest_s = next(iter(self.parts.values()))
-        if abs(largest_s - growth_s) < NEARLY_ALL * growth_s and not shrunk:
+        is_one_part = abs(largest_s - growth_s) < NEARLY_ALL * growth_s
+        if is_one_part and not shrunk:
             return f"{duration(growth_s)} more {self._explained(grown[0], work, places)}"
-        parts = [f"{duration(self.parts[name])} {self._explained(name, work, places)}" for name in grown]
-        words = ", ".join(filter(None, (f"{duration(growth_s)} more", listed(parts) if parts else "")))
+        words = f"{duration(growth_s)} more"
+        if grown:
+            more = [f"{duration(self.parts[part])} {self._explained(part, work, places)}" for part in grown]
+            words += f", {listed(more)}"
         if shrunk:
-            less = [f"{duration(-self.parts[name])} less {self._name(name)}" for name in reversed(shrunk)]
+            shortest_first = reversed(shrunk)
+            less = [f"{duration(-self.parts[part])} less {self._name(part)}" for part in shortest_first]
             words += f", but {listed(less)}"
         return words
 
@@ -177,8 +183,8 @@ def growths(configurations: Sequence[Configuration]) -> dict[Hashable, Growth]:
     """Return the growth of the step of each configuration on several devices, by the configuration's key.
 
     A configuration without a baseline on one device has none, nor has one whose work per device is not known, there or
-    in the baseline. Intervals follow from the scatter of the step times of all given configurations, which are those of
-    a scenario, or of a job on one kind of machine.
+    in the baseline. Intervals follow from the scatter of the step times of the given configurations that ran in the
+    same group of scenarios.
     """
     pool = Pool({configuration.key: configuration.blocks(STEP_TIME) for configuration in configurations})
     by_configuration: dict[Hashable, Growth] = {}
