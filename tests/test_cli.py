@@ -108,7 +108,7 @@ def test_a_dry_run_tells_what_is_done_and_what_failed_from_what_would_run(tmp_pa
     states, out = listed()
     assert states == ["done", "failed before", "would run", "would run"]
     assert "4 runs: 2 would run, 1 done, 1 failed before (" in out
-    assert "\n--retry-failed runs again what failed before\n" in out
+    assert "\n--retry-failed repeats runs that failed before\n" in out
     # Two runs as long as the one that is done.
     assert out.splitlines()[-1] == "about 3.00 min, as earlier runs took"
     again = listed("--retry-failed")[1]
@@ -169,7 +169,7 @@ def test_status_says_that_slurm_does_not_answer_where_it_was_asked_for(
     *above, last = shown.stdout.splitlines()
     assert (shown.returncode, last) == (0, "1 waiting")
     problem = f"squeue ended with 1, saying: slurm_load_jobs error: Unable to contact {controller}"
-    consequence = "what is queued or runs there may be shown as waiting"
+    consequence = "queued and running jobs may be shown as waiting"
     # In one line, however long, which is longer than the 220 columns of a table in a pipe.
     assert above == ([f"Slurm does not answer: {problem}; {consequence}"] if says else [])
 

@@ -95,7 +95,7 @@ def test_what_cannot_be_drawn_is_named_and_leaves_nothing(
 ) -> None:
     cut, out = tmp_path / "cut.tar.gz", tmp_path / "out"
     cut.write_bytes(archive.read_bytes()[:-2000])
-    assert refused(cut, "--out", out).startswith(f"{cut}: cut, damaged or no archive: ")
+    assert refused(cut, "--out", out).startswith(f"{cut}: not an archive, or cut or damaged: ")
     assert list(tmp_path.iterdir()) == [cut]
     (tmp_path / "empty").mkdir()
     config, other = (

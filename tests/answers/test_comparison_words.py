@@ -79,7 +79,7 @@ def test_changes_between_two_sessions_are_one_line_but_for_those_that_may_be_fin
 
 
 def test_a_machine_without_a_name_is_named_by_its_results_where_sessions_count() -> None:
-    line = "the machine of new is not recorded, so its runs count as those of another session"
+    line = "the machine of new is not recorded, so its runs count as another session"
     unknown = at(10, name="host-1")
     assert line in remark_lines(compared(0.03, STEADY, STEADY, at(10), unknown), NAMES, verbose=False)
     assert line not in remark_lines(compared(0.03, STEADY, STEADY, at(10), at(14)), NAMES, verbose=False)
@@ -89,7 +89,7 @@ def test_other_hardware_keeps_from_an_answer_and_is_the_only_problem() -> None:
     comparison = compared(0.03, STEADY, SLOWER, at(10), at(10, processor="Xeon"))
     [problem] = problem_lines(comparison)
     assert problem == (
-        "cannot tell: measured on different hardware (processor: EPYC and Xeon): measure both on one machine"
+        "cannot tell: measured on different hardware (processor: EPYC and Xeon); measure both on one machine"
     )
     assert list(change_lines(comparison, verbose=False)) == []
     assert "differs: processor: EPYC in old, Xeon in new" in remark_lines(comparison, NAMES, verbose=False)
@@ -110,7 +110,7 @@ def test_nothing_in_common_is_said_first() -> None:
 
 def test_a_measure_without_any_interval_is_a_problem() -> None:
     comparison = compare(make_side(record=at(10), a=[1.0]), make_side(record=at(10), a=[1.5]), 0.03)
-    assert problem_lines(comparison) == ["cannot tell: no configuration has an interval of iteration_time"]
+    assert problem_lines(comparison) == ["cannot tell: no configuration has an interval for iteration_time"]
 
 
 def in_doubt(*doubts: Doubt) -> Comparison:
@@ -123,7 +123,7 @@ def test_a_run_in_doubt_is_a_line_and_several_are_one_until_asked_for() -> None:
     assert list(remark_lines(one, NAMES, verbose=False)) == ["in doubt: new run_r1: disturbed: x"]
     several = in_doubt(Doubt("a", "run_r1", "disturbed: x"), Doubt("a", "run_r2", "disturbed: y"))
     assert list(remark_lines(several, NAMES, verbose=False)) == [
-        "in doubt: 2 runs of old (--verbose lists them); the first: run_r1: disturbed: x"
+        "in doubt: 2 runs of old (--verbose lists them), such as run_r1: disturbed: x"
     ]
     assert list(remark_lines(several, NAMES, verbose=True)) == [
         "in doubt: old run_r1: disturbed: x",

@@ -155,7 +155,7 @@ def test_what_cannot_be_told_has_a_code_of_its_own(extracted_run: Path, tmp_path
     one = results(extracted_run, tmp_path / "one", repeats=1)
     unlike = results(extracted_run, tmp_path / "unlike", change=other, repeats=2)
     apart = results(extracted_run, tmp_path / "apart", repeats=1, seed=9)
-    interval = "cannot tell: no configuration has an interval of "
+    interval = "cannot tell: no configuration has an interval for "
     assert said(old, one) == [f"{interval}iteration_time"]
     assert said(old, old, "--measure", "energy,iteration_time") == [f"{interval}energy"]
     [line] = said(old, unlike)

@@ -105,7 +105,7 @@ def test_status_and_archive_read_results_that_cannot_be_written(
         patched.setattr(load, "unwritable", lambda folder: f"{folder}: Permission denied")  # root may write everywhere
         assert multicard("status").stdout.splitlines()[-1] == "2 completed"
         packed = multicard("archive", "--out", "all.tar.gz").stdout.splitlines()[-1]
-    assert re.fullmatch(r"runs: 2, .*: all\.tar\.gz", packed)
+    assert re.fullmatch(r"packed 2 runs \(.*\): all\.tar\.gz", packed)
     before = Path("all.tar.gz").read_bytes()
     again = multicard("archive", "--out", "all.tar.gz")
     assert (again.returncode, Path("all.tar.gz").read_bytes()) == (1, before)

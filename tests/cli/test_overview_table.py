@@ -85,7 +85,7 @@ def test_several_scenarios_have_no_tables(tmp_path: Path) -> None:
     outcomes = pd.DataFrame({"run": ["a"], "outcome": ["not run"], "reason": ["needs 8 GPUs"]})
     outcomes.to_csv(tmp_path / "scenarios" / "s1" / "runs.csv", index=False)
     *caveats, report, following = shown(tmp_path, "s0", "s1").splitlines()
-    assert caveats == ["s1: 1 cannot run here: needs 8 GPUs", "s1: Without numbers: 1 not run here"]
+    assert caveats == ["s1: 1 cannot run here: needs 8 GPUs", "s1: Runs without numbers: 1 cannot run here"]
     assert report == f"report: {tmp_path}/report.html"
     assert (
         following == "next, for intervals, set repeats: 3 in mine.yaml (finished runs are kept) and run it again: "
@@ -103,7 +103,7 @@ def test_answers_of_several_scenarios_come_last_each_below_its_question(tmp_path
     *lines, _report, _following = out.getvalue().splitlines()
     # The second scenario has no answer.
     assert lines == [
-        "s0: Disturbed: 1 of 1 run (other processes: 1.5 CPUs); stop what else runs there, and measure again or with "
+        "s0: Disturbed: 1 of 1 run (other processes: 1.5 CPUs); stop other processes there, and measure again or with "
         "more repeats",
         "What of s0?",
         "  s0: 80 images/s",
@@ -259,10 +259,10 @@ def test_a_script_that_was_edited_since_it_was_measured_is_told_of(tmp_path: Pat
 
 def test_why_the_wait_for_data_is_not_known_is_said_of_scripts_and_of_traces(tmp_path: Path) -> None:
     seen = results_of(scripts(tmp_path, "train.py"))
-    assert "data wait: no loader of PyTorch's was seen: wrap yours by " in seen
+    assert "data wait: no loader of PyTorch's was seen; wrap yours with " in seen
     adopted = TRACED | {"iteration_time_s": 0.1}
     text = printed(tmp_path / "adopted", adopted)
-    assert "data wait: traces do not tell it\n" in text
+    assert "data wait: not in the traces\n" in text
 
 
 def test_next_steps_of_adopted_traces_are_those_of_their_table(tmp_path: Path) -> None:
@@ -272,7 +272,7 @@ def test_next_steps_of_adopted_traces_are_those_of_their_table(tmp_path: Path) -
     add = "add rows with a column repeat to the table of traces"
     command = "multicard analyze --as-runs TABLE --overwrite"
     assert following == f"next, for intervals, {add}, and read it again: {command}"
-    assert any(line.endswith("state them by the column samples_per_step of the table of traces") for line in lines)
+    assert any(line.endswith("state them with the column samples_per_step of the table of traces") for line in lines)
     # Without steps there is no throughput in steps either.
     write_results(tmp_path / "b", [adopted | {"iteration_time_s": None, "steps_per_s": None}])
     assert "samples_per_step" not in shown(tmp_path / "b", fixed=THEIRS)

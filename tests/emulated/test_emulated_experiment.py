@@ -107,6 +107,6 @@ def test_no_claim_is_decided_by_emulated_gpus_and_the_report_says_that_it_is_syn
     assert not reasons.empty and "synthetic timings" in set(reasons)
     report = (results / "report.html").read_text()
     assert GPU_NAME in report
-    assert report.count("Synthetic: all runs, on no real machine") == 2  # the scenarios with completed runs
+    assert report.count("Synthetic timings, from no real machine: all runs") == 2  # the scenarios with completed runs
     assert "All runs have synthetic timings" in report
     assert (results / "recommendations.md").stat().st_size > 0

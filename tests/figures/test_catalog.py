@@ -227,7 +227,7 @@ def test_long_whiskers_of_two_repeats_are_cut_at_the_edge_of_the_panel() -> None
 def test_axes_carry_units_and_the_kind_of_device() -> None:
     left, right = drawn("iteration_time", pictures())[0].axes
     assert left.get_ylabel() == "Time per step (ms)"
-    assert left.get_xlabel() == "CPU processes\n(weak scaling: a batch on each)"
+    assert left.get_xlabel() == "CPU processes\n(weak scaling: one batch each)"
     assert right.get_ylabel() == "Distinct samples per second"
     left, right = drawn("iteration_time", texts())[0].axes
     assert (heading(right), right.get_ylabel()) == ("Throughput, without padding", "Tokens per second")
@@ -272,10 +272,10 @@ def test_runs_that_did_not_complete_or_cannot_run_here_are_counted_in_the_captio
     measures = pictures()
     measures.loc[0, "outcome"] = "out_of_memory"
     scenario = gathered(tmp_path, measures)
-    assert "Without numbers: 1 out of memory." in explained("step_breakdown", scenario)
+    assert "Runs without numbers: 1 out of memory." in explained("step_breakdown", scenario)
     outcomes = pd.DataFrame({"run": ["a", "b", "c"], "outcome": ["completed", "not run", "not run"], "reason": None})
     outcomes.to_csv(tmp_path / OUTCOME_TABLE, index=False)
-    assert "Without numbers: 1 out of memory, 2 not run here" in explained(
+    assert "Runs without numbers: 1 out of memory, 2 cannot run here" in explained(
         "step_breakdown", gathered(tmp_path, measures)
     )
 
@@ -284,7 +284,7 @@ def test_a_figure_with_nothing_to_show_says_why(tmp_path: Path) -> None:
     failed = gathered(tmp_path / "failed", pictures().assign(outcome="failed"))
     assert said("speedup", failed) == "No run completed"
     shown = explained("speedup", failed)
-    assert "Nothing to show: No run completed. Without numbers: 10 failed." in shown
+    assert "Nothing to show: No run completed. Runs without numbers: 10 failed." in shown
     assert draw("speedup", failed)[1].to_dict("list") == {"nothing_to_show": ["No run completed"]}
     ablated = gathered(tmp_path / "ablated", pictures().assign(ablate="loader"))
     assert "No run completed" in said("step_breakdown", ablated)
@@ -340,7 +340,7 @@ def test_a_figure_of_synthetic_runs_says_so(tmp_path: Path) -> None:
     real = {"run": "run1", "machine": "4 × H100", "versions": "python 3.11"}
     for which, info in (("all", [made]), ("some", [made, real])):
         scenario = gathered(tmp_path / which, pictures()[:2], runs_info=info)
-        assert f"Synthetic: {which} runs, on no real machine." in explained("step_breakdown", scenario)
+        assert f"Synthetic timings, from no real machine: {which} runs." in explained("step_breakdown", scenario)
         # A picture may be shown without its caption.
         in_picture = {"all": "synthetic data", "some": "some data are synthetic"}[which]
         assert in_picture in said("step_breakdown", scenario)

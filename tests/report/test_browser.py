@@ -242,7 +242,7 @@ def test_on_paper_caveats_and_settings_are_open_controls_are_gone_and_the_page_i
     opened.call("Emulation.setEmulatedMedia", media="print")
     texts = opened.run("[...document.querySelectorAll('.notes li, details.same p')].filter((it) => it.checkVisibility("
                        "{contentVisibilityAuto: true})).map((it) => it.textContent)")  # fmt: skip
-    assert "Without numbers: 1 out of memory." in texts
+    assert "Runs without numbers: 1 out of memory." in texts
     assert any("batch size 4" in text for text in texts)
     controls = "[...document.querySelectorAll('input, select, .copy, .links')].filter((it) => it.checkVisibility())"
     assert opened.run(f"{controls}.length") == 0

@@ -327,10 +327,10 @@ def test_what_all_tables_of_a_scenario_share_is_said_once() -> None:
 def test_every_figure_has_the_lines_about_runs_without_numbers(page: str, folder: Path) -> None:
     notes = {each.name: each.notes for each in read_contents(folder, PLANS).scenarios}
     assert notes == {
-        "processes": ["Without numbers: 1 out of memory"], "techniques": [],
-        "gpus": ["Without numbers: 1 not run here"],
+        "processes": ["Runs without numbers: 1 out of memory"], "techniques": [],
+        "gpus": ["Runs without numbers: 1 cannot run here"],
     }  # fmt: skip
-    assert page.count("<li>Without numbers: 1 out of memory.</li>") == 1
+    assert page.count("<li>Runs without numbers: 1 out of memory.</li>") == 1
     assert '<span class="badge out-of-memory">1 out of memory</span>' in section(page, "overview")
 
 

@@ -50,9 +50,9 @@ def test_figures_say_which_runs_are_in_doubt_and_those_of_the_profiled_window_al
         return "; ".join(notes(gathered(tmp_path, measured("vision", *rows)), profiled=profiled))
 
     assert said({}, {"disturbance": "a"}) == "Disturbed: 1 of 2 runs (a)"
-    assert said({"disturbance": "a"}, {"disturbance": "b"}) == "Disturbed: 2 of 2 runs (the first: a)"
+    assert said({"disturbance": "a"}, {"disturbance": "b"}) == "Disturbed: 2 of 2 runs (e.g. a)"
     drifting = {"stationary": True}, DRIFTING, DRIFTING | {"outcome": "failed"}
-    assert said(*drifting) == f"Without numbers: 1 failed; Not stationary: 1 of 2 runs ({DRIFT})"
+    assert said(*drifting) == f"Runs without numbers: 1 failed; Not stationary: 1 of 2 runs ({DRIFT})"
     piled_up = {}, PILED_UP, PILED_UP
     assert said(*piled_up) == ""
     assert f"unlike the measured one: 2 of 3 runs ({WINDOW})" in said(*piled_up, profiled=True)
@@ -97,7 +97,7 @@ def test_a_run_that_two_scenarios_share_and_that_cannot_run_here_counts_once(tmp
     theirs = not_run_here(tmp_path / "theirs", {"shared": "needs 4 GPUs, 2 found"})
     both = Results.joined([ours, theirs])
     assert both.reasons_not_run() == ["needs 4 GPUs, 2 found", "needs 8 GPUs, 2 found"]
-    assert notes(both) == ["Without numbers: 2 not run here"]
+    assert notes(both) == ["Runs without numbers: 2 cannot run here"]
 
 
 def test_results_that_no_scenario_was_read_for_have_no_outcomes() -> None:

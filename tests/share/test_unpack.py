@@ -120,7 +120,7 @@ def test_no_other_names_than_those_of_runs_are_read(tmp_path: Path) -> None:
         )
     ):  # fmt: skip
         members, path = sound(extra={name: b"evil"}), tmp_path / f"{number}.tar.gz"
-        assert "which is no file of a run" in refused(whole(path, members), tmp_path / "runs")
+        assert "which is not a file of a run" in refused(whole(path, members), tmp_path / "runs")
         path = whole(path, members, manifest(sound()))
         assert "not in the manifest, or there twice" in refused(path, tmp_path / "runs")
 
@@ -204,7 +204,7 @@ def test_what_is_no_manifest_is_refused(tmp_path: Path) -> None:
         (b"[]", "manifest.json: "),
         (b"{}", "manifest.json: format: missing"),
         (manifest(sound(), format=2), "manifest.json: format: found 2, expected 4"),
-        (manifest({f"runs/{RUN}/run.json": b""}), f"manifest.json: it lists no runs/{RUN}/steps.csv"),
+        (manifest({f"runs/{RUN}/run.json": b""}), f"manifest.json: it does not list runs/{RUN}/steps.csv"),
     ):
         assert says in refused(whole(path, sound(), content), tmp_path / "runs")
 
@@ -217,7 +217,7 @@ def test_what_is_no_archive_is_refused(tmp_path: Path) -> None:
         if content.startswith((b"no", b"PK")):
             assert said == "not an archive of multicard: found no gzipped file"
         else:
-            assert said.startswith(("manifest.json: missing", "cut, damaged or no archive: "))
+            assert said.startswith(("manifest.json: missing", "not an archive, or cut or damaged: "))
 
 
 def test_a_record_of_another_run_is_refused(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ from typing import Literal
 
 import pandas as pd
 
-from multicard.core.layout import NOT_RUN
 from multicard.core.text import counted, printable
 from multicard.results.configuration import MeasuredRun
 from multicard.results.notices import INCONSISTENT, NOTICES, PROFILED, REMEDIES, TRACE, notices_by_subject
@@ -68,8 +67,8 @@ def _runs_without_numbers(results: Results) -> list[str]:
         counts.append(f"{count} {words}")
     reasons_not_run = results.reasons_not_run()
     if reasons_not_run:
-        counts.append(f"{len(reasons_not_run)} {NOT_RUN} here")
-    return [f"Without numbers: {', '.join(counts)}"] if counts else []
+        counts.append(f"{len(reasons_not_run)} cannot run here")
+    return [f"Runs without numbers: {', '.join(counts)}"] if counts else []
 
 
 def _doubt(subject: str, notices_of_runs: Sequence[Mapping[str, str]], has_remedy: bool) -> str | None:
@@ -81,7 +80,7 @@ def _doubt(subject: str, notices_of_runs: Sequence[Mapping[str, str]], has_remed
     if not texts:
         return None
     are_equal = len(set(texts)) == 1
-    first = texts[0] if are_equal else f"the first: {texts[0]}"
+    first = texts[0] if are_equal else f"e.g. {texts[0]}"
     heading = subject[0].upper() + subject[1:]
     run_count = counted(len(notices_of_runs), "run")
     remedy = f"; {REMEDIES[subject]}" if has_remedy and subject in REMEDIES else ""
@@ -90,7 +89,7 @@ def _doubt(subject: str, notices_of_runs: Sequence[Mapping[str, str]], has_remed
 
 def _synthetic_line(results: Results) -> list[str]:
     which = synthetic(results)
-    return [f"Synthetic: {which} runs, on no real machine"] if which else []
+    return [f"Synthetic timings, from no real machine: {which} runs"] if which else []
 
 
 def _differing_machines(runs: Sequence[MeasuredRun]) -> list[str]:

@@ -75,5 +75,5 @@ def _groups() -> str:
             if command.group == group:
                 lines += [f"  {command.name:<10} {command.help}", f"{'':13}{command.example}"]
         lines.append("")
-    lines += ["exit codes: 0 all is well; 1 an error, wrong usage or a regression; 2 what was asked cannot be told", ""]
-    return "\n".join([*lines, "multicard COMMAND --help says more."])
+    lines += ["exit codes: 0 success; 1 an error, wrong usage or a regression; 2 the measurements give no answer", ""]
+    return "\n".join([*lines, "Run `multicard COMMAND --help` for details."])

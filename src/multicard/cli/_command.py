@@ -91,12 +91,11 @@ def add_configuration(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
-def add_profile(parser: argparse.ArgumentParser, what_for: str = "whose cluster to plan for") -> None:
+def add_profile(parser: argparse.ArgumentParser, what_for: str = "of the cluster to plan for") -> None:
     """Add the option --profile, a Snakemake profile. `what_for`: words of its help."""
     parser.add_argument(
         "--profile", type=profile, metavar="FOLDER",
-        help=f"Snakemake profile {what_for}: a folder, or the name of yours or a shipped one, such as slurm "
-        "(default: this machine)",
+        help=f"Snakemake profile {what_for}: a folder, or the name of a profile, such as slurm (default: this machine)",
     )  # fmt: skip
 
 
@@ -114,8 +113,7 @@ def add_results(parser: argparse.ArgumentParser) -> None:
     """Add the argument RESULTS, the results of an experiment."""
     parser.add_argument(
         "source", type=Path, nargs="?", metavar="RESULTS", default=Path("results"),
-        help="results folder, archive of recorded runs, or configuration file, whose finished runs are used "
-        "(default: %(default)s)",
+        help="results folder, archive, or configuration file (its finished runs are used); default: %(default)s",
     )  # fmt: skip
 
 

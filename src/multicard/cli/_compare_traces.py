@@ -19,10 +19,10 @@ LONGEST = 20  # number of long steps that are named in a line
 LONGEST_TABLE = 30  # number of rows in the table of differences
 STEPS_CAPTION = (
     "Times and numbers of calls are per step. The step time is elapsed time over steps, from the start of the first to "
-    "that of the last; its interval covers what varies within the two captures, not from one run to another."
+    "that of the last; its interval covers variation within the two captures, not between runs."
 )
 CAPTURE_CAPTION = (
-    "Times and numbers of calls are of the whole capture. The span reaches from a GPU's first activity to its last."
+    "Times and numbers of calls are for the whole capture. The span reaches from a GPU's first activity to its last."
 )
 ROWS_CAPTION = (
     "Rows of timeline count every moment of a device once; the others are means over processes, in which durations "

@@ -27,7 +27,7 @@ HEADINGS = {
 }  # fmt: skip
 # The question that the number of devices answers, below the table.
 HOW_MUCH_FASTER = "how much faster"
-UNCOUNTED = "the samples of a step are unknown, so throughput is in steps and there is no speed-up: state them by"
+UNCOUNTED = "the samples of a step are unknown, so throughput is in steps and there is no speed-up; state them with"
 
 
 def print_results(experiment: "Experiment", config: Path, headlines: Mapping[str, str] | None = None) -> None:
@@ -103,8 +103,8 @@ def _print_table(question: str, results: "Results") -> list[str]:
     if any(run.is_completed for run in results.runs):
         is_from_traces = "traced_devices" in frame and frame["traced_devices"].notna().any()
         if rows["data_share"].isna().all():
-            wrap = "no loader of PyTorch's was seen: wrap yours by multicard.marks.wrap_loader"
-            lines.append(f"data wait: {'traces do not tell it' if is_from_traces else wrap}")
+            wrap = "no loader of PyTorch's was seen; wrap yours with multicard.marks.wrap_loader"
+            lines.append(f"data wait: {'not in the traces' if is_from_traces else wrap}")
         if "steps_per_s" in rows and rows["steps_per_s"].notna().any():
             lines.append(f"{UNCOUNTED} {TABLE_STATES_SAMPLES if is_from_traces else STATES_SAMPLES}")
     lost = rows[rows["reason"] != ""]

@@ -1,4 +1,4 @@
-"""Say where the time of a trace goes, or make a report of many traces."""
+"""Report where the time of a trace goes, or make a report of many traces."""
 
 import argparse
 import json
@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "path", type=Path, nargs="+",
         help="trace (.sqlite, .nsys-rep, .qdrep, .json or .json.gz), or several or a folder of them, one per node or "
-        "rank of the same job; with --as-runs a table of traces",
+        "rank of the same job; with --as-runs, a table of traces",
     )  # fmt: skip
     add("--out", type=Path, metavar="FOLDER", help="folder for the tables, as Parquet and CSV")
     add("--json", action="store_true", help="print the tables as JSON")
@@ -39,15 +39,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--only", type=lambda names: names.split(","), metavar="TABLE,...", help="compute only these tables (faster)"
     )  # fmt: skip
     add("--perfetto", type=Path, metavar="FILE", help="write the events for ui.perfetto.dev: .json or .json.gz")
-    add("--large", action="store_true", help="read gzipped files that unpack to very many times their size, too")
+    add("--large", action="store_true", help="also read gzipped files that unpack to very many times their size")
     add(
         "--as-runs", action="store_true",
-        help="make runs, figures and a report of traces: the path is a CSV with a row per trace, whose columns are "
-        "trace, devices and parameters of your own",
+        help="turn traces into runs, figures and a report; the path is a CSV file with a row per trace and the columns "
+        "trace, devices, and your own parameters",
     )  # fmt: skip
     add = parser.add_argument_group("with --as-runs").add_argument
-    add("--step-range", metavar="NAME", help="range (NVTX, record_function) that is a step (default: found by itself)")
-    add("--overwrite", action="store_true", help=f"replace an {CONFIG} that differs")
+    add("--step-range", metavar="NAME", help="range (NVTX, record_function) around a step (default: detected)")
+    add("--overwrite", action="store_true", help=f"replace a different {CONFIG}")
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -21,7 +21,7 @@ def run(arguments: argparse.Namespace) -> None:
     """Pack the runs of an experiment, and list the skipped ones; exit with 1 if there are any."""
     from multicard.config.experiment import ARCHIVE
     from multicard.config.load import read_experiment
-    from multicard.core.text import listed
+    from multicard.core.text import counted, listed
     from multicard.core.units import BYTES, with_unit
     from multicard.share.pack import pack
 
@@ -32,7 +32,7 @@ def run(arguments: argparse.Namespace) -> None:
     if packed.names:
         where = "appears in its configuration or commands; check them before you share it"
         say(f"{listed(list(map(repr, packed.names)))} {where}")
-    say(f"runs: {len(packed.runs)}, {with_unit(out.stat().st_size, BYTES)}: {out}")
+    say(f"packed {counted(len(packed.runs), 'run')} ({with_unit(out.stat().st_size, BYTES)}): {out}")
     if packed.incomplete:
         sys.exit(1)
 

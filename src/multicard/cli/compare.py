@@ -1,4 +1,4 @@
-"""List what got slower or faster between two traces, or results; --fail-above judges it for CI."""
+"""List what got slower or faster between two traces or results, and judge it for CI (--fail-above)."""
 
 import argparse
 import json
@@ -28,22 +28,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments: what is compared and, for results, what counts as worse."""
     parser.add_argument(
         "paths", type=Path, nargs="+", metavar="PATH",
-        help="two traces as for analyze; or results folders or archives of recorded runs, the oldest first, each of "
-        "which is compared with the one before",
+        help="two traces, as for analyze; or results folders or archives, oldest first: each is compared with the one "
+        "before",
     )  # fmt: skip
-    add = parser.add_argument_group("of results").add_argument
+    add = parser.add_argument_group("for results").add_argument
     add(
         "--fail-above", metavar="X%",
-        help="exit with 1 if a measure is worse by more, else with 2 if that cannot be told of some configuration",
+        help="exit with 1 if a measure is worse by more, else with 2 if some configuration cannot be judged",
     )  # fmt: skip
-    add("--junit", type=Path, metavar="FILE", help="with --fail-above: write it as JUnit's XML, which CI systems show")
+    add("--junit", type=Path, metavar="FILE", help="with --fail-above: write the result as JUnit XML, for CI systems")
     add(
         "--measure", metavar="NAME,...",
         help="some of iteration_time, throughput, speedup, memory, energy, accuracy, loss (default: all, throughput "
         "only without iteration_time; with --fail-above: iteration_time)",
     )  # fmt: skip
-    add("--verbose", action="store_true", help="also list what is undecided, and each run in doubt")
-    add("--json", action="store_true", help="print what was found as JSON")
+    add("--verbose", action="store_true", help="also list undecided changes, and each run in doubt")
+    add("--json", action="store_true", help="print the comparison as JSON")
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--json", action="store_true", help="print the checks as JSON")
     add(
         "--measure", action="store_true",
-        help="measure the limits of this machine instead: compute, all-reduces",
+        help="instead measure the limits of this machine: compute, all-reduces",
     )  # fmt: skip
     group = parser.add_argument_group("with --measure")
     add_device(group)

@@ -13,7 +13,7 @@ FORMAT_NAMES = ("json", "mlflow", "openmetrics", "tensorboard", "wandb")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments: the results, the format, and where to write."""
     add_results(parser)
-    parser.add_argument("--to", choices=FORMAT_NAMES, required=True, help="json: a line for each run")
+    parser.add_argument("--to", choices=FORMAT_NAMES, required=True, help="format; json: a line per run")
     parser.add_argument(
         "--out", type=Path, metavar="PATH", help="new file or folder (default: NAME-FORMAT; json: print)"
     )
@@ -23,6 +23,7 @@ def run(arguments: argparse.Namespace) -> None:
     """Write the results for another tool, and print what opens them."""
     from multicard import read_results
     from multicard.config.experiment import ARCHIVE
+    from multicard.core.text import counted
     from multicard.share.export import EXPORT_FORMATS, as_line, export, exported_runs
 
     source: Path = arguments.source
@@ -36,7 +37,7 @@ def run(arguments: argparse.Namespace) -> None:
     out = arguments.out or Path(f"{name}-{arguments.to}")
     export(runs, arguments.to, out)
     opened = EXPORT_FORMATS[arguments.to].opened.format(out=out)
-    say(f"runs: {len(runs)}: {out} ({opened})")
+    say(f"exported {counted(len(runs), 'run')}: {out} ({opened})")
 
 
 COMMAND = Command(PREPARE, "multicard export results --to mlflow", add_arguments, run)

@@ -1,4 +1,4 @@
-"""Say how much faster more GPUs are or would be, where the step goes, and what to try."""
+"""Report scaling (measured or predicted), where step time goes, and what to try next."""
 
 import argparse
 import math
@@ -64,7 +64,7 @@ class Check:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments: what to print, and the results."""
     either = parser.add_mutually_exclusive_group()
-    either.add_argument("--devices", metavar="N,...", help="predict these numbers of devices instead, such as 8,16")
+    either.add_argument("--devices", metavar="N,...", help="instead predict these numbers of devices, such as 8,16")
     either.add_argument("--json", action="store_true", help="print the table of choices as JSON")
     either.add_argument("--verbose", action="store_true", help="add the table of choices, and all options")
     add_results(parser)

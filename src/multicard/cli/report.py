@@ -17,10 +17,10 @@ REPORT, PROPOSAL = "report.html", Path("proposal.md")
 # Units in which the work of a run may be counted, with the help of their options: the keys of
 # `multicard.answers.choice.applied.WORK`.
 WORK = {
-    "samples": "samples (images) of a run, such as 1e9",
-    "tokens": "tokens of a run, where these were counted",
-    "steps": "optimizer steps of a run",
-    "epochs": "passes over the data of a run",
+    "samples": "samples (images) per run, such as 1e9",
+    "tokens": "tokens per run, if they were counted",
+    "steps": "optimizer steps per run",
+    "epochs": "passes over the data per run",
 }
 # Options that need --proposal.
 APPLIED = (*WORK, "runs", "devices", "efficiency", "gpus-per-node", "scenario")
@@ -32,39 +32,39 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_results(parser)
     add(
         "--out", type=Path, metavar="FOLDER",
-        help="where tables, figures and the report go, an empty folder (default: report-NAME)",
+        help="empty folder for tables, figures and the report (default: report-NAME)",
     )  # fmt: skip
     add(
         "--width", choices=("column", "page"),
-        help="width of the figures: 3.3 inches, as a column of a journal, or 7 (default: as the configuration says)",
+        help="width of the figures: 3.3 inches (a column of a journal) or 7 (default: as configured)",
     )  # fmt: skip
     either = parser.add_mutually_exclusive_group()
     either.add_argument(
-        "--claims", action="store_true", help="print the verdict on each claim of the two papers instead"
+        "--claims", action="store_true", help="instead print the verdict on each claim of the two papers"
     )
     either.add_argument(
         "--proposal", type=Path, nargs="?", const=PROPOSAL, metavar="FILE",
-        help="write one page for an application for computing time instead, in Markdown, to a new file (default: "
+        help="instead write one page for an application for computing time, in Markdown, to a new file (default: "
         f"{PROPOSAL})",
     )  # fmt: skip
-    group = parser.add_argument_group("what is applied for (--proposal)")
+    group = parser.add_argument_group("the request (--proposal)")
     work = group.add_mutually_exclusive_group()
     for name, what in WORK.items():
         work.add_argument(f"--{name}", type=_positive(float), metavar="N", help=what)
     group.add_argument("--runs", type=_positive(int), metavar="N", help="number of runs (default: 1)")
     group.add_argument(
         "--devices", type=_positive(int), metavar="N",
-        help="number of GPUs or processes, one that was measured (default: the most that are efficient)",
+        help="number of GPUs or processes; it must have been measured (default: the most that are efficient)",
     )  # fmt: skip
     group.add_argument(
         "--efficiency", type=_positive(float), metavar="SHARE",
-        help="least parallel efficiency of the recommended number of devices (default: 0.7)",
+        help="minimum parallel efficiency for recommending a number of devices (default: 0.7)",
     )  # fmt: skip
     group.add_argument(
         "--gpus-per-node", type=_positive(int), metavar="N",
-        help="of the machine that is applied for (default: as the measured jobs saw them)",
+        help="GPUs per node of the requested machine (default: as the measured jobs saw them)",
     )  # fmt: skip
-    group.add_argument("--scenario", metavar="NAME", help="its runs alone (default: those of all)")
+    group.add_argument("--scenario", metavar="NAME", help="use only this scenario's runs (default: all)")
 
 
 def run(arguments: argparse.Namespace) -> None:

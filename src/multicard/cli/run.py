@@ -30,17 +30,17 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments: the configuration, and how to run it."""
     add_configuration(parser)
-    add_profile(parser, "to run by")
+    add_profile(parser, "to run with")
     parser.add_argument(
         "--dry-run", action="store_true", help="list the runs, their order and cost, and why some cannot run here"
     )
     add_retry(parser)
-    parser.epilog = "With options of Snakemake after -- (such as -- --dry-run) all output is Snakemake's."
+    parser.epilog = "With options of Snakemake after -- (such as -- --dry-run), all output is Snakemake's."
 
 
 def add_retry(parser: argparse.ArgumentParser) -> None:
     """Add the option --retry-failed."""
-    parser.add_argument("--retry-failed", action="store_true", help="run again what did not complete")
+    parser.add_argument("--retry-failed", action="store_true", help="repeat runs that did not complete")
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -188,7 +188,7 @@ def print_runs(plan: "Plan", config: Path, retry_failed: bool = False) -> None:
     possible = {name: run for name, run in plan.runs.items() if run.unsupported_reason(machine.hypothetical()) is None}
     lines = [_summary(plan, states)]
     if FAILED in states.values():
-        lines.append("--retry-failed runs again what failed before")
+        lines.append("--retry-failed repeats runs that failed before")
     reasons = Counter(plan.not_runnable().values())
     for reason, count in reasons.most_common():
         lines.append(f"{count} cannot: {reason}")

@@ -44,16 +44,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--devices", required=True, metavar="N,...", help="numbers of GPUs, or of processes on CPUs, such as 1,2,4")
     add(
         "--vary", action="append", default=[], metavar="NAME=VALUE,...",
-        help="a parameter of your own and its values; the command names it in braces",
+        help="a parameter of your script and its values; write it in braces in the command",
     )  # fmt: skip
     add(
         "--ablate", metavar="PART,...",
-        help="run also without loading (loader), without exchanging gradients (communication), and without both, to "
-        "measure what each costs; such runs train nothing",
+        help="also run without loading data (loader), without exchanging gradients (communication), and without both, "
+        "to measure what each costs; such runs train nothing",
     )  # fmt: skip
     add("--steps", type=int, default=50, help="measured steps (default: %(default)s)")
     add("--warmup", type=int, metavar="N", help="warm-up steps before the measured ones (default: 10)")
-    add("--profiled-steps", type=int, metavar="N", help="steps that a profiler records after them (default: 10)")
+    add("--profiled-steps", type=int, metavar="N", help="profiled steps, after the measured ones (default: 10)")
     add(
         "--repeats",
         type=int,
@@ -62,15 +62,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--until", metavar="X%",
-        help="add repeats, to --repeats (default: 3), until each difference is shown, or known to within X%%",
+        help="add repeats to --repeats (default: 3) until each difference is significant, or known to within X%%",
     )  # fmt: skip
-    add("--most", type=int, metavar="N", help="with --until: repeats of each configuration at most (default: 10)")
+    add("--most", type=int, metavar="N", help="with --until: most repeats of a configuration (default: 10)")
     add_device(parser)
     add("--python", metavar="FILE", help="interpreter that runs the script (default: the active environment's)")
-    add("--launcher", default="auto", help="what starts the ranks; auto: python, or torchrun on several devices")
+    add("--launcher", default="auto", help="starts the ranks; auto: python, or torchrun on several devices")
     add(
         "--samples-per-step", type=int, metavar="N",
-        help="samples of a step, of all ranks together, if its loaders do not tell",
+        help="samples per step, of all ranks together, if the loaders do not show it",
     )  # fmt: skip
     add(
         "--samples-per-device",
@@ -80,7 +80,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--memory-snapshot", action="store_true",
-        help="record GPU allocations, so that an out-of-memory error shows what held the memory",
+        help="record GPU allocations, so that an out-of-memory error shows what was using the memory",
     )  # fmt: skip
     add("--time-limit-min", type=int, default=60, metavar="N", help="minutes per run (default: %(default)s)")
     add(
@@ -395,8 +395,8 @@ def as_yaml(config: JsonObject, command: list[str]) -> str:
 
     return (
         f"# Written by multicard scale, for: {printable(shlex.join(command))}\n"
-        "# Edit it and run it again by multicard run FILE (--dry-run lists the runs); what has been measured stays as "
-        "long as\n# its parameters do. Below args are your own parameters, with all values that the runs combine.\n"
+        "# Edit it and run it again with multicard run FILE (--dry-run lists the runs); finished runs are kept as\n"
+        "# long as their parameters stay. Below args are the script's parameters, with all their values.\n"
         "# All parameters: python -m multicard.config --docs\n"
         f"{yaml.safe_dump(config, sort_keys=False, allow_unicode=True, width=10**6, default_flow_style=None)}"
     )

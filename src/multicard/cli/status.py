@@ -1,4 +1,4 @@
-"""Show how far an experiment is, and name runs whose files or numbers are in doubt."""
+"""Show the progress of an experiment, and runs whose files or numbers are in doubt."""
 
 import argparse
 import sys
@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace) -> None:
             table.add_row(run, outcome, plain("; ".join(remarks)))
     say(*[table] * bool(table.row_count), *damaged)
     if slurm.problem and arguments.profile and read_profile(arguments.profile).get("executor") == "slurm":
-        say(f"Slurm does not answer: {slurm.problem}; what is queued or runs there may be shown as waiting")
+        say(f"Slurm does not answer: {slurm.problem}; queued and running jobs may be shown as waiting")
     say(", ".join(f"{count} {outcome}" for outcome, count in outcomes.items()))
     if not all_sound:
         sys.exit(1)

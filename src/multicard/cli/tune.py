@@ -34,17 +34,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments: what to search, which goal, and for how long."""
     add = parser.add_argument
     add("config", type=Path, metavar="CONFIG", help="configuration file")
-    add("--scenario", metavar="NAME", help="scenario whose values are searched (default: the only one)")
+    add("--scenario", metavar="NAME", help="scenario to search (default: the only one)")
     add("--goal", choices=GOALS, default=GOALS[0], help="what to optimize (default: %(default)s)")
-    add("--budget", required=True, metavar="TIME", help="time of all runs together, such as 90min or 2h30m")
+    add("--budget", required=True, metavar="TIME", help="total time of all runs, such as 90min or 2h30m")
     add(
         "--vary", action="append", default=[], metavar="NAME=VALUE,...",
-        help="other values of a parameter than the scenario's; batch-size=auto: find the largest that fits, and "
-        "the smallest that ran within 3%% of the throughput of the fastest",
+        help="values of a parameter instead of the scenario's; batch-size=auto: find the largest batch that fits, and "
+        "the smallest with a throughput within 3%% of the highest",
     )  # fmt: skip
     add("--largest", type=int, metavar="N", help="with --vary NAME=auto: largest batch to try (default: 65536)")
-    add_profile(parser, "to run by")
-    add("--dry-run", action="store_true", help="print what is searched and where it begins; run nothing")
+    add_profile(parser, "to run with")
+    add("--dry-run", action="store_true", help="print the search space and its first configurations; run nothing")
 
 
 def duration_s(text: str) -> float:
@@ -147,7 +147,7 @@ def _begin(space: "ScenarioSpace", auto: "AutoBatch | None", budget_s: float, go
         print(
             f"{space.name}: the largest batch that fits, and the one that pays, from {auto.start} up to {auto.largest}"
         )
-        print("a larger batch may need another learning rate: this is about speed and memory only")
+        print("a larger batch may need another learning rate: this search considers speed and memory only")
     else:
         search = Search(space.space, space.maximize, repeats, budget_s)
         left_out = space.left_out()

@@ -16,21 +16,21 @@ from multicard.config.figures import FIGURES
 from multicard.results.results import Results
 
 # Sentences that several captions share. `multicard.stats.pool` computes the intervals.
-REPEATS = "are 95% confidence intervals, by the scatter of all configurations of the figure; a single repeat has none"
-RATIOS = "are 95% confidence intervals, of ratios paired by repeat if both sides have it; two single repeats have none"
+REPEATS = "are 95% confidence intervals from the variance pooled over all configurations (none for a single repeat)"
+RATIOS = "are 95% confidence intervals of ratios, paired by repeat if both sides have it (none for two single repeats)"
 POINTS = (
-    f"Marks are means over repeats, small dots single repeats. Whiskers {REPEATS}; an arrow marks one that goes on, "
-    "with the value of its end."
+    f"Marks are means over repeats, small dots are single repeats. Whiskers {REPEATS}; an arrow means that a whisker "
+    "continues off-scale, to the stated value."
 )
-BARS = f"Bars are means over repeats, small dots single repeats. Whiskers {REPEATS}."
+BARS = f"Bars are means over repeats, small dots are single repeats. Whiskers {REPEATS}."
 HOLLOW = "A hollow mark is not significant at the 5% level, corrected by Holm's method for all points of the figure."
 SUMMED = "Overlapping durations add up, so this is not wall time. Bars are means over repeats."
 # What many captions say, once for a page of many figures.
 HOW_TO_READ = (
-    "Marks and bars are means over repeats, of ratios geometric means of those paired by repeat; small dots are single "
-    "repeats. Whiskers are 95% confidence intervals, by the scatter of all configurations of the figure; a single "
-    "repeat has none, and an arrow marks one that goes on. A hollow mark of a gain or of overhead is not significant "
-    "at the 5% level, corrected for all points of the figure."
+    "Marks and bars are means over repeats (for ratios, geometric means, paired by repeat); small dots are single "
+    "repeats. Whiskers are 95% confidence intervals from the variance pooled over all configurations (none for a "
+    "single repeat); an arrow means that a whisker continues off-scale. A hollow mark of a gain or of overhead is not "
+    "significant at the 5% level, corrected for all points of the figure."
 )
 
 Draw = Callable[[Results], tuple[Figure, pd.DataFrame]]

@@ -54,7 +54,7 @@ RESIDENT = "resident (CPU process)"
     "What does each fine-tuning technique cost in time and memory?",
     "Iteration time: elapsed time per optimizer step. Peak memory: the highest of any rank; on a GPU what PyTorch "
     "allocated, on a CPU the resident memory of the process, most of which is libraries. DPO processes both answers of "
-    f"a sample. {BARS} Where a run did not complete, its outcome takes the place of the bar.",
+    f"a sample. {BARS} A configuration without a completed run has its outcome in place of a bar.",
     brief="Time per optimizer step, and the highest memory of any rank (on a CPU mostly libraries). DPO processes "
     "both answers of a sample.",
 )
@@ -99,13 +99,13 @@ def _group_height_in(bars: pd.DataFrame) -> float:
 
 @figure(
     "How many devices: what does a shorter training cost in device-hours?",
-    "Time of the whole training (as many samples, or tokens, for all: the most epochs of the runs) at the measured "
-    "throughput, against the hours of all its devices together; start, tests and saving are not in it. A mark per "
-    "configuration, geometric mean over repeats; the CSV names each. A line joins the fastest on each number of "
-    "devices; a hollow mark is no better in time or in hours than another one of the same training. Whiskers are "
-    "95% confidence intervals: time and hours are uncertain together, so they point at the origin. What learns "
-    "otherwise (global batch size, precision, learning rate, technique) has another colour, and is not the same "
-    "training. Each job has a panel. Where the length of a pass is not known, the training has a million samples.",
+    "Time of the whole training (the same number of samples or tokens for all: the most epochs of the runs) at the "
+    "measured throughput, against the hours of all its devices together, without start, tests and saving. A mark is "
+    "the geometric mean over the repeats of a configuration, which the CSV names. A line joins the fastest on each "
+    "number of devices; a hollow mark is no better in time or in hours than another one of the same training. Whiskers "
+    "are 95% confidence intervals: time and hours are uncertain together, so they point at the origin. Another colour "
+    "(global batch size, precision, learning rate, technique) is not the same training. Each job has a panel. If the "
+    "length of a pass is unknown, the training has a million samples.",
     brief="The whole training at the measured throughput, without start, tests and saving. A line joins the fastest; "
     "a hollow mark is no better in time or in hours than another. Another colour is not the same training.",
 )
@@ -291,10 +291,10 @@ def energy(results: Results) -> tuple[Figure, pd.DataFrame]:
 
 @figure(
     "How much memory does training need?",
-    "Highest peak in the measured steps: of any GPU, allocated (by PyTorch, for tensors), reserved (by PyTorch's "
-    "allocator, which keeps what tensors release), and used by everything on the GPU (by NVML, before any test: CUDA's "
-    "context and NCCL's buffers too); with CPU processes the resident memory of any of them, most of it libraries. "
-    f"{BARS} Where a run did not complete, its outcome takes the place of the bar.",
+    "Highest peak of any GPU in the measured steps: allocated (by PyTorch, for tensors), reserved (by PyTorch's "
+    "allocator, which keeps what tensors release), and used by everything on the GPU (by NVML, before any test, with "
+    "CUDA's context and NCCL's buffers); on CPUs the resident memory of any process, most of it libraries. "
+    f"{BARS} A configuration without a completed run has its outcome in place of a bar.",
     brief="Highest peak of any device in the measured steps: of tensors, of PyTorch's allocator, and of all on the "
     "GPU; on CPUs of the process, mostly libraries.",
 )

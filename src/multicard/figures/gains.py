@@ -27,10 +27,10 @@ from multicard.figures.style import (
 from multicard.results.results import Results
 
 GAIN = (
-    "Speed gain: time per step without the setting divided by time per step with it, minus 1, all other parameters "
-    f"being equal. Marks are geometric means of the ratios of repeats, small dots these. Whiskers {RATIOS}. {HOLLOW}"
+    "Speed gain: time per step without the setting over time with it, minus 1, everything else equal. Marks are "
+    f"geometric means of the ratios of repeats, small dots are these ratios. Whiskers {RATIOS}. {HOLLOW}"
 )
-BRIEF_GAIN = "Time per step without the setting over time with it, minus 1, all else being equal."
+BRIEF_GAIN = "Time per step without the setting over time with it, minus 1, everything else equal."
 
 
 @figure(
@@ -55,8 +55,8 @@ def gain_pin_memory(results: Results) -> tuple[Figure, pd.DataFrame]:
 
 @figure(
     "What does NVIDIA DALI gain over PyTorch's DataLoader?",
-    f"{GAIN} Where the GPU is always busy, a faster loader cannot help. Of images in arrays (stored_size: null) "
-    "nothing is decoded, so they do not show what DALI can do.",
+    f"{GAIN} A faster loader cannot help a GPU that is always busy. Images in arrays (stored_size: null) are not "
+    "decoded, so they do not show what DALI can do.",
     brief=f"{BRIEF_GAIN} Images in arrays are not decoded, so they do not show what DALI can do.",
 )
 def gain_loader(results: Results) -> tuple[Figure, pd.DataFrame]:
@@ -87,9 +87,8 @@ def gain_preset(results: Results) -> tuple[Figure, pd.DataFrame]:
 
 
 @figure(
-    "Is a run slower because it has a profiler, before this records anything?",
-    f"{GAIN} The setting is the profiler that was used; the steps are those of the measured window, in which it does "
-    "not record, so a gain below zero is its cost.",
+    "Does a profiler slow a run down before it records?",
+    f"{GAIN} The setting is the profiler; it does not record in the measured steps, so a gain below zero is its cost.",
     brief=f"{BRIEF_GAIN} The profiler does not record in these steps; a gain below zero is its cost.",
 )
 def gain_profiler(results: Results) -> tuple[Figure, pd.DataFrame]:
@@ -170,11 +169,11 @@ def _gains_of_repeats(measures: pd.DataFrame, parameter: str, base: object, equa
 
 @figure(
     "What does each part of the step cost?",
-    "Part of the time that is saved by runs without it: without loading (the batches of the warm-up come again and "
-    "again), without communication (ranks exchange no gradients), and without both, which may save more or less than "
-    f"the two: parts overlap, or compete. Such runs train nothing. Whiskers {RATIOS}.",
-    brief="Share of the time that is saved without a part; such runs train nothing. Parts overlap or compete, so "
-    "what they save does not add up.",
+    "Share of the time that a run saves without a part: without loading (it repeats the batches of the warm-up), "
+    "without communication (ranks exchange no gradients), and without both, which may save more or less than the sum "
+    f"because parts overlap or compete. Such runs train nothing. Whiskers {RATIOS}.",
+    brief="Share of the time that a run saves without a part; such runs train nothing. Parts overlap or compete, so "
+    "the savings do not add up.",
 )
 def ablation(results: Results) -> tuple[Figure, pd.DataFrame]:
     """Draw the share of the time that each part of a step costs: a panel per number of devices, a row per part.
@@ -211,8 +210,8 @@ def ablation(results: Results) -> tuple[Figure, pd.DataFrame]:
 @figure(
     "How much does profiling slow a step down?",
     "How much longer a step takes in the profiled window than in the measured one. Marks are geometric means over "
-    f"repeats, small dots single repeats. Whiskers {RATIOS}. {HOLLOW} Numbers from the trace (shares, CUDA calls, "
-    "kernels, transfers) include this overhead; all other times come from steps during which no profiler records.",
+    f"repeats, small dots are single repeats. Whiskers {RATIOS}. {HOLLOW} Numbers from the trace (shares, CUDA calls, "
+    "kernels, transfers) include this overhead; all other times come from steps without a recording profiler.",
     brief="Steps while the profiler records against measured steps. Only numbers from the trace include this.",
     profiled=True,
 )

@@ -24,7 +24,7 @@ from multicard.results.results import Results
 
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 LINE_STYLES: tuple[Literal["-", "--", "-.", ":"], ...] = ("-", "--", "-.", ":")
-SCALING = {"strong": "\n(strong scaling: one batch shared)", "weak": "\n(weak scaling: a batch on each)"}
+SCALING = {"strong": "\n(strong scaling: one batch shared)", "weak": "\n(weak scaling: one batch each)"}
 # The least number of devices at which marks are joined: a line through two would suggest a law that nobody measured.
 FEWEST_JOINED = 3
 # Marks of series are shifted, so that coinciding ones lie side by side: neighbouring series by this part of the axis,

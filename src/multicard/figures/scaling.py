@@ -42,7 +42,7 @@ THROUGHPUTS = {
     "How long does a step take, and how much work is done per second, as devices are added?",
     "Iteration time: elapsed time per optimizer step. Throughput: for vision runs and scripts, distinct training "
     "samples per second (under plain ddp all ranks process the same samples, which count once); for LLM runs, tokens "
-    f"per second without padding; for scripts whose samples are not known, steps per second. {POINTS}",
+    f"per second without padding; for scripts with unknown samples, steps per second. {POINTS}",
     brief="Time is elapsed time per optimizer step. Throughput counts every sample once, and no padding.",
     paper_figure="A, figures 1 and 4",
 )
@@ -72,10 +72,10 @@ def iteration_time(results: Results) -> tuple[Figure, pd.DataFrame]:
 @figure(
     "What does each additional device gain?",
     "Speed-up: throughput (distinct samples for vision runs and scripts, tokens for LLM runs) relative to one device "
-    "(strategy single where the scenario has it). Efficiency: the speed-up per device. The thin line is ideal scaling, "
-    "and the axis of devices says whether scaling is weak or strong. Marks are geometric means of the ratios of "
-    f"repeats, small dots single repeats. Whiskers {RATIOS}. Under weak scaling the same number of passes over the "
-    "data means fewer updates.",
+    "(strategy single if the scenario has it). Efficiency: the speed-up per device. The thin line is ideal scaling; "
+    "the axis of devices says whether scaling is weak or strong. Marks are geometric means of the ratios of repeats, "
+    f"small dots are single repeats. Whiskers {RATIOS}. Under weak scaling the same number of passes over the data "
+    "means fewer updates.",
     brief="Throughput relative to one device (strategy single where it was measured), and that per device. The thin "
     "line is ideal scaling. Under weak scaling the same number of passes means fewer updates.",
     paper_figure="A, figures 1 and 4",
@@ -106,11 +106,11 @@ def speedup(results: Results) -> tuple[Figure, pd.DataFrame]:
 
 @figure(
     "How much work does each device do per second, as devices are added?",
-    "Throughput over the number of devices, divided by it: for vision runs and scripts, distinct training samples "
-    "per second; for LLM runs, tokens per second without padding; for scripts whose samples are not known, steps "
-    f"per second. A level line is ideal scaling. {POINTS}",
-    brief="Distinct samples, tokens without padding, or steps per second, over the number of devices, divided by it. "
-    "A level line is ideal scaling.",
+    "Throughput divided by the number of devices: for vision runs and scripts, distinct training samples per second; "
+    "for LLM runs, tokens per second without padding; for scripts with unknown samples, steps per second. A level line "
+    f"is ideal scaling. {POINTS}",
+    brief="Distinct samples, tokens without padding, or steps per second, divided by the number of devices. A level "
+    "line is ideal scaling.",
 )
 def throughput_per_device(results: Results) -> tuple[Figure, pd.DataFrame]:
     """Draw the throughput per device over the number of devices, a line per series.
@@ -132,10 +132,10 @@ def throughput_per_device(results: Results) -> tuple[Figure, pd.DataFrame]:
 
 @figure(
     "Does adding devices pay off more for larger images?",
-    "Time: duration of one pass over the training data (time per step × steps per pass), without evaluation; where "
-    "passes were cut short it is extrapolated from the measured steps. Efficiency: speed-up over one device, divided "
-    "by the number of devices. Thin lines are ideal scaling, of times from the fewest devices on. Marks are "
-    f"means over repeats, of efficiency geometric means of ratios, small dots single repeats. Whiskers {REPEATS}.",
+    "Time: duration of one pass over the training data (time per step × steps per pass), without evaluation; "
+    "extrapolated from the measured steps if passes were cut short. Efficiency: speed-up over one device, divided by "
+    "the number of devices. Thin lines are ideal scaling; those of times start at the fewest devices. Marks are means "
+    f"over repeats (of efficiency, geometric means of ratios), small dots are single repeats. Whiskers {REPEATS}.",
     brief="Time of a pass over the training data, without evaluation; and speed-up per device. Thin lines are "
     "ideal scaling.",
     paper_figure="A, figure 2",

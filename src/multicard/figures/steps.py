@@ -90,7 +90,7 @@ LEAST_SHARE = 1e-3
     "Mean duration of an optimizer step, split into phases, and evaluation inside a pass, by each rank's own clock: "
     "mean over ranks and measured steps, mean over repeats. With several ranks the backward phase includes gradient "
     "synchronization. On a GPU a phase lasts from when the device reaches its beginning until it reaches its end, on a "
-    "CPU from call to call; what a GPU does meanwhile, the figure utilization shows.",
+    "CPU from call to call; the figure utilization shows what a GPU does in that time.",
     brief="Mean over ranks and measured steps, by each rank's own clock. With several ranks, backward includes "
     "gradient synchronization.",
 )
@@ -117,12 +117,13 @@ def step_breakdown(results: Results) -> tuple[Figure, pd.DataFrame]:
 
 @figure(
     "How far is training from what the device can compute, and where does the rest go?",
-    "Where the step goes: means over repeats, which add up. The wait for data, evaluation and stalls are by the phases "
-    "of the measured steps; the rest on GPUs as the trace divides the profiled steps, else by the phases, which tell "
-    "compute from communication on one device only. Communication is exposed where the GPU computes nothing meanwhile. "
-    "Where operations were counted and the peak of the device is known, another panel has the model FLOP utilization: "
-    f"the operations of the model in a measured step over those that the device could have computed. {BARS} A GPU that "
-    "computes all the time may be far from its peak: small or memory-bound kernels count as computing.",
+    "Where the step goes: means over repeats, which add up. The wait for data, evaluation and stalls are from the "
+    "phases of the measured steps. On GPUs the trace of the profiled steps divides the rest; otherwise the phases do, "
+    "which separate compute from communication on one device only. Communication is exposed while the GPU computes "
+    "nothing. If operations were counted and the peak of the device is known, another panel shows the model FLOP "
+    "utilization: the operations of the model in a measured step over those that the device could have computed. "
+    f"{BARS} A GPU that computes all the time may be far from its peak: small or memory-bound kernels count as "
+    "computing.",
     brief="Parts of a step, which add up. A GPU that computes all the time may still be far from its peak.",
     profiled=True,
 )
@@ -166,10 +167,10 @@ def _draw_mfu(axes: Axes, data: pd.DataFrame, runs: pd.DataFrame) -> None:
 
 @figure(
     "How variable are step times?",
-    "Durations of the measured steps (of each step, its slowest rank's), all repeats pooled. The box spans the "
-    "middle half with a line at the median, whiskers the steps between the 1st and 99th percentiles, with a dot for "
-    "each step beyond them. A diamond is the iteration time: elapsed time over steps, mean over repeats. Throughput "
-    "follows from that, not from the median; it may lie outside of the box. The axis does not begin at zero.",
+    "Durations of the measured steps (each by its slowest rank), all repeats pooled. The box spans the middle half, "
+    "with a line at the median; whiskers reach the 1st and 99th percentiles, with a dot for each step beyond. A "
+    "diamond is the iteration time: elapsed time over steps, mean over repeats. Throughput follows from that, not from "
+    "the median; it may lie outside of the box. The axis does not begin at zero.",
     brief="Measured steps of all repeats, each by its slowest rank. Box: middle half and median; whiskers: 1st to "
     "99th percentile; diamond: elapsed time over steps.",
 )
@@ -253,10 +254,10 @@ def accuracy(results: Results) -> tuple[Figure, pd.DataFrame]:
     "How does the loss fall?",
     "Training loss of every optimizer step, warm-up and profiled steps included, over steps on a logarithmic axis: "
     "one line per run, mean over ranks; the repeats of a configuration share a colour and a style. Dashes of "
-    "different configurations alternate, so that coinciding lines are all visible. Of a long run each point is the "
+    "different configurations alternate, so that coinciding lines are all visible. In a long run each point is the "
     "mean of neighbouring steps. For LLM runs each technique has a panel, or else each data set, since their losses "
     "cannot be compared.",
-    brief="Mean over ranks of each optimizer step; of a long run, of neighbouring steps. A line per run.",
+    brief="Mean over ranks of each optimizer step; in a long run, of neighbouring steps. A line per run.",
 )
 def loss(results: Results) -> tuple[Figure, pd.DataFrame]:
     """Draw the training loss over optimizer steps, a line per run, in a panel per value of a parameter it depends on.

@@ -84,7 +84,7 @@ def cuda_api(results: Results) -> tuple[Figure, pd.DataFrame]:
 
 @figure(
     "What do the GPUs spend their time computing?",
-    "Time of kernels per profiled step and GPU, by class as far as kernel names tell. Communication includes the time "
+    "Time of kernels per profiled step and GPU, by class, inferred from kernel names. Communication includes the time "
     f"that NCCL kernels wait for other ranks. {SUMMED}",
     brief="Per profiled step and GPU. Kernels overlap, so this is not wall time; communication includes waiting for "
     "other ranks.",
@@ -103,9 +103,9 @@ def kernel_classes(results: Results) -> tuple[Figure, pd.DataFrame]:
 
 @figure(
     "How long do memory transfers take, and how much do they move?",
-    "Time and bytes of copies and fills per profiled step and GPU, by direction and, where the trace says, by the kind "
-    f"of host memory. {SUMMED} Whether a copy delayed anything, the figure utilization shows: it may overlap with "
-    "computation.",
+    "Time and bytes of copies and fills per profiled step and GPU, by direction and, if the trace shows it, by kind "
+    f"of host memory. {SUMMED} A copy may overlap with computation; the figure utilization shows whether it delayed "
+    "anything.",
     brief="Copies and fills per profiled step and GPU. They may overlap with computation.",
     profiled=True,
 )
@@ -134,13 +134,13 @@ def memory_transfers(results: Results) -> tuple[Figure, pd.DataFrame]:
 
 @figure(
     "Is a GPU busy, waiting for other GPUs, or idle?",
-    "Share of the profiled time, in which every moment of a GPU counts once. Communication is exposed where the GPU "
-    "computes nothing meanwhile. Idle time is divided by what the host does until it has launched what comes next: "
-    "launching, allocating memory, loading code, synchronizing, loading data, or no call; what was launched in time is "
-    "queued. Waiting inside a collective counts as communication. Bars are means over GPUs and repeats; each tick "
-    "marks the busy time of one GPU in one run.",
-    brief="Every moment of a GPU counts once. Idle time is divided by what the host does meanwhile; each tick is the "
-    "busy time of one GPU in one run.",
+    "Share of the profiled time, in which every moment of a GPU counts once. Communication is exposed while the GPU "
+    "computes nothing. Idle time is divided by what the host does until it has launched the next activity (launching, "
+    "allocating memory, loading code, synchronizing, loading data, or no call); it is queued if that was launched in "
+    "time. Waiting inside a collective counts as communication. Bars are means over GPUs and repeats; each tick marks "
+    "the busy time of one GPU in one run.",
+    brief="Every moment of a GPU counts once. Idle time is divided by what the host does in it; each tick is the busy "
+    "time of one GPU in one run.",
     profiled=True,
 )
 def device_time(results: Results) -> tuple[Figure, pd.DataFrame]:
@@ -177,8 +177,8 @@ def device_time(results: Results) -> tuple[Figure, pd.DataFrame]:
     "How long do collectives take, and how fast do they move data?",
     "Left: time of NCCL's kernels per profiled step and GPU, by collective; it includes waiting for other ranks. "
     f"{SUMMED} Right: bus bandwidth, as nccl-tests defines it, over the size of a collective's messages, a point per "
-    "configuration, collective and size, of the GPU that waited least: over the time after all ranks had joined, or "
-    "where that is not known over all of its time. Medians over repeats. Sizes are known where NCCL told them to the "
+    "configuration, collective and size, of the GPU that waited least: over the time after all ranks had joined or, if "
+    "that is unknown, over its whole time. Medians over repeats. Sizes are known if NCCL reported them to the "
     "profiler.",
     brief="Left: per profiled step and GPU, with waiting for other ranks. Right: bus bandwidth, as nccl-tests "
     "defines it, of the GPU that waited least; medians over repeats.",

@@ -91,7 +91,7 @@ def _may_share(values: KnownValues) -> str | None:
     has_share = program is not None and "distinct_share" in program.measures.definitions
     if not _was_measured(values) or not is_counted or not has_share or "distinct_share" in values:
         return None
-    return "it cannot be told from their loaders, so they are counted as distinct"
+    return "their loaders do not show it, so samples are counted as distinct"
 
 
 def _uncounted(values: KnownValues) -> str | None:
@@ -108,7 +108,7 @@ def _by_backward(values: KnownValues) -> str | None:
     """Return the notice that each backward pass of a script counted as a step, though a step may have several."""
     if values.get("steps_by") != "backward passes":
         return None
-    remedy = "mark each update by multicard.marks.step() if it follows several backward passes"
+    remedy = "if an update follows several backward passes, mark it with multicard.marks.step()"
     return f"no optimizer of PyTorch's updated, so each backward pass counts as a step; {remedy}"
 
 
@@ -121,16 +121,16 @@ def _short_pass(values: KnownValues) -> str | None:
     between_s = values.get("between_passes_s")
     if passes < 2:
         return None
-    text = f"the measured steps are of {passes:.0f} passes"
+    text = f"the measured steps span {passes:.0f} passes"
     if "steps_per_pass" in values:
         text += f" of {counted(round(values['steps_per_pass']), 'step')}"
     if between_s is None:
-        return f"{text}; what the script does between passes is not measured"
+        return f"{text}; the time between passes is not measured"
     left_out_s = between_s * (passes - 1)
     share = left_out_s / (values["elapsed_s"] + left_out_s)
     if share < LEAST_BETWEEN_PASSES:
         return None
-    return f"{text}; between two of them it takes {with_unit(between_s, SECONDS)}, which is in no step"
+    return f"{text}; the {with_unit(between_s, SECONDS)} between two passes are in no step"
 
 
 def _window_differs(values: KnownValues) -> str | None:
@@ -182,7 +182,7 @@ NOTICES: dict[str, Callable[[KnownValues], str | None]] = {
 
 # What helps, by the subject of a notice. The texts of other notices say it themselves, or nothing helps.
 REMEDIES: dict[str, str] = {
-    DISTURBED: "stop what else runs there, and measure again or with more repeats",
+    DISTURBED: "stop other processes there, and measure again or with more repeats",
     NOT_STATIONARY: "a longer warm-up (warmup_steps) or more steps may help",
-    WINDOW_DIFFERS: "parts of the step that a trace shows may not hold for the measured steps; raise profiled_steps",
+    WINDOW_DIFFERS: "numbers from the trace may not hold for the measured steps; raise profiled_steps",
 }

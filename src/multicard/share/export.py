@@ -64,7 +64,7 @@ def export(runs: Sequence[ExportedRun], to: str, out: Path) -> None:
     if missing:
         raise UserError(f"--to {to} needs {' and '.join(missing)}: pip install {' '.join(missing)}")
     if out.exists():
-        raise UserError(f"{out}: is there already, expected a new name")
+        raise UserError(f"{out}: exists already, expected a new name")
     reason = unwritable(out.absolute().parent)
     if reason:
         raise UserError(f"{out}: cannot be written: {reason}")

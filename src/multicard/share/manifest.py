@@ -75,11 +75,11 @@ class Manifest(Strict):
             raise ValueError("it lists a file twice")
         for name in names:
             if not MEMBER.fullmatch(name):
-                raise ValueError(f"it lists {printable(name, LONGEST)}, which is no file of a run")
+                raise ValueError(f"it lists {printable(name, LONGEST)}, which is not a file of a run")
         for run in self.runs:
             for file in FILES:
                 if f"runs/{run}/{file}" not in names:
-                    raise ValueError(f"it lists no runs/{run}/{file}")
+                    raise ValueError(f"it does not list runs/{run}/{file}")
         return self
 
 

@@ -123,7 +123,7 @@ def _opened(path: Path, limit: UnpackLimit) -> Iterator[tuple[Manifest, tarfile.
         if isinstance(error, OSError) and error.errno in DISK_FULL:
             raise
         cause = printable(str(error), LONGEST) or type(error).__name__
-        raise UserError(f"{path}: cut, damaged or no archive: {cause}") from error
+        raise UserError(f"{path}: not an archive, or cut or damaged: {cause}") from error
 
 
 def _read_manifest(path: Path, tar: tarfile.TarFile) -> Manifest:

@@ -24,7 +24,7 @@ from multicard.stats.interval import Interval
 
 LONGEST = 20  # most names that a line lists
 APART = (
-    "the sides ran in different sessions (another hour or node), and sessions may differ by more than repeats do: "
+    "the sides ran in different sessions (another hour or node), and sessions may differ by more than repeats do; "
     "measure both on one machine within the hour, or one of them again in a second session, which shows by how much"
 )
 
@@ -221,7 +221,7 @@ def remark_lines(comparison: Comparison, names: SideNames, verbose: bool) -> Ite
 def _unknown_machine_lines(comparison: Comparison, names: SideNames) -> Iterator[str]:
     for name, sides in _sides_by_name(names).items():
         if any(side in comparison.unknown_machines for side in sides):
-            yield f"the machine of {name} is not recorded, so its runs count as those of another session"
+            yield f"the machine of {name} is not recorded, so its runs count as another session"
 
 
 def _doubt_lines(comparison: Comparison, names: SideNames, verbose: bool) -> Iterator[str]:
@@ -231,7 +231,7 @@ def _doubt_lines(comparison: Comparison, names: SideNames, verbose: bool) -> Ite
         if verbose or len(doubts) == 1:
             yield from (f"in doubt: {name} {doubt}" for doubt in doubts)
         elif doubts:
-            yield f"in doubt: {len(doubts)} runs of {name} (--verbose lists them); the first: {doubts[0]}"
+            yield f"in doubt: {len(doubts)} runs of {name} (--verbose lists them), such as {doubts[0]}"
 
 
 def _sides_by_name(names: SideNames) -> dict[str, str]:
@@ -252,14 +252,14 @@ def problem_lines(comparison: Comparison) -> list[str]:
     """Return what keeps the comparison from an answer, a line each; empty if nothing does."""
     if comparison.hardware:
         facts = "; ".join(f"{difference.fact}: {difference.a} and {difference.b}" for difference in comparison.hardware)
-        return [f"cannot tell: measured on different hardware ({facts}): measure both on one machine"]
+        return [f"cannot tell: measured on different hardware ({facts}); measure both on one machine"]
     lines = []
     if not comparison.changes:
         lines.append(
-            "cannot tell: no configuration that completed in the baseline is in the new results: a configuration is "
-            "all parameters but the repeat"
+            "cannot tell: no configuration that completed in the baseline is in the new results (a configuration is "
+            "all parameters but the repeat)"
         )
-    lines += [f"cannot tell: no configuration has an interval of {measure}" for measure in comparison.undecidable]
+    lines += [f"cannot tell: no configuration has an interval for {measure}" for measure in comparison.undecidable]
     if comparison.missing:
         lines.append(
             f"{counted(len(comparison.missing), 'configuration')} of the baseline not in the new results: "
