@@ -122,7 +122,7 @@ def test_the_time_of_a_gpu_adds_up_and_each_gpu_has_a_mark(tmp_path: Path) -> No
         "idle (launching)": pytest.approx([10, 10]),
         "idle (unknown)": pytest.approx([10, 30]),
     }
-    tick = "where the busy time of a GPU ends (a tick for each GPU and run)"
+    tick = "busy time of one GPU in one run"
     [marks] = [line for line in axes.get_lines() if line.get_label() == tick]
     assert list(zip(*marks.get_data(), strict=True)) == [pytest.approx(place) for place in ((80, 0), (50, 1), (70, 1))]
     assert axes.get_xlabel() == "Share of the profiled time (%)"

@@ -359,7 +359,7 @@ def _ablations(stated: str | None, devices: list[int]) -> dict[str, list[str]]:
         expected = listed(single, "or")
         raise UserError(f"--ablate: found {unknown[0]!r}, expected {expected}, or several with commas between")
     if parts == ["communication"] and max(devices) == 1:
-        raise UserError("--ablate: found communication, expected several --devices, between which there is some")
+        raise UserError("--ablate: found communication, expected several --devices")
     together = "+".join(part for part in single if part in parts)
     return {"ablate": ["none", *dict.fromkeys((*parts, together))]}
 

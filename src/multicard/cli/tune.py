@@ -199,8 +199,8 @@ def _conclude(search: "Search[str]", space: "ScenarioSpace", log: "SearchLog", c
     decision = space.decide(search)
     if decision is None:
         raise UserError(
-            f"no configuration of {space.name} completed in all of its runs: log.txt in "
-            f"{space.results}/runs/{trials[-1].run} says why"
+            f"no configuration of {space.name} completed in all of its runs; see log.txt in "
+            f"{space.results}/runs/{trials[-1].run}"
         )
     best = decision.best
     if isinstance(search, BatchSearch):

@@ -98,7 +98,7 @@ def _group_height_in(bars: pd.DataFrame) -> float:
 
 
 @figure(
-    "How many devices: what does a shorter training cost in device-hours?",
+    "What does a shorter training cost in device-hours?",
     "Time of the whole training (the same number of samples or tokens for all: the most epochs of the runs) at the "
     "measured throughput, against the hours of all its devices together, without start, tests and saving. A mark is "
     "the geometric mean over the repeats of a configuration, which the CSV names. A line joins the fastest on each "

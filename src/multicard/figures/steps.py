@@ -116,7 +116,7 @@ def step_breakdown(results: Results) -> tuple[Figure, pd.DataFrame]:
 
 
 @figure(
-    "How far is training from what the device can compute, and where does the rest go?",
+    "How far is training from the peak of the device, and where does the rest go?",
     "Where the step goes: means over repeats, which add up. The wait for data, evaluation and stalls are from the "
     "phases of the measured steps. On GPUs the trace of the profiled steps divides the rest; otherwise the phases do, "
     "which separate compute from communication on one device only. Communication is exposed while the GPU computes "

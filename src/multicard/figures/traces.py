@@ -162,7 +162,7 @@ def device_time(results: Results) -> tuple[Figure, pd.DataFrame]:
     axes.plot(
         100 * named_gpus["busy"],
         named_gpus["configuration"].map(names.index),
-        label="where the busy time of a GPU ends (a tick for each GPU and run)",
+        label="busy time of one GPU in one run",
         marker="|",
         markersize=9,
         markeredgewidth=1.0,
