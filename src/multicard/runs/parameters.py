@@ -184,8 +184,8 @@ class JobParameters(BaseModel):
     )
     memory_snapshot: bool = labelled(
         "memory-snapshot",
-        "Record the history of GPU memory, which makes steps longer. If memory runs out, the reason tells what "
-        "held it, and `memory_snapshot.pickle` in the run's folder opens in PyTorch's viewer.",
+        "Record GPU allocations, which makes steps longer. If memory runs out, the reason states what held it, "
+        "and `memory_snapshot.pickle` in the run's folder opens in PyTorch's viewer.",
         default=False,
     )
     repeat: Positive = Field(default=1, description="Number of this repeat; the seed increases with it.")
