@@ -335,7 +335,7 @@ def test_every_figure_has_the_lines_about_runs_without_numbers(page: str, folder
 
 
 def test_how_figures_are_read_stands_once_and_below_each_is_what_is_its_own(page: str) -> None:
-    assert page.count("95% confidence intervals, by the scatter of all configurations") == 1
+    assert page.count("95% confidence intervals from the variance pooled over all configurations") == 1
     captions = re.findall(r"<figcaption>\s*(.*?)\n", page)
     assert (
         captions[0] == "Time is elapsed time per optimizer step. Throughput counts every sample once, and no padding."
