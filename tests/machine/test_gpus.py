@@ -82,6 +82,14 @@ def test_facts_known_before_a_hang_are_kept(monkeypatch: pytest.MonkeyPatch) -> 
 STUCK = Exchange(2, problem="no end within 60 s: of 2 ranks 2 started, 0 connected, 0 measured")
 
 
+@pytest.mark.parametrize(
+    ("version", "verdict"),
+    [("2.28.2", "ok"), ("2.28.3", "warning"), ("2.28.8", "warning"), ("2.28.9", "ok"), ("2.30.7", "ok"), (None, "ok")],
+)
+def test_versions_of_nccl_that_nvidia_advises_against_are_named(version: str | None, verdict: str) -> None:
+    assert look(nccl=version, has_distributed=True)["NCCL"].verdict == verdict
+
+
 def test_a_hang_is_put_down_to_peer_to_peer_where_it_passes_without(exchanges: list[Exchange]) -> None:
     exchanges += [STUCK]
     found = look()["all-reduce"]

@@ -4,6 +4,7 @@ import importlib.util
 import platform
 from collections.abc import Sequence
 
+from multicard.core.system import version_of
 from multicard.machine import Check
 from multicard.machine.all_reduce import exchange
 from multicard.machine.probe import TorchFacts, TorchGpu
@@ -22,6 +23,9 @@ NCCL_HELP = (
     "NCCL_DEBUG=INFO shows which way NCCL takes; try NCCL_SHM_DISABLE=1 (too small a /dev/shm), NCCL_IB_DISABLE=1, "
     'NCCL_SOCKET_IFNAME; see dmesg for Xid and NVIDIA\'s page "NCCL troubleshooting"'
 )
+
+# The first and the last version of NCCL that NVIDIA's Resiliency Extension (NVRx) advises against.
+ADVISED_AGAINST = ((2, 28, 3), (2, 28, 8))
 
 
 def checks(facts: TorchFacts, machine: Machine) -> list[Check]:
@@ -55,6 +59,10 @@ def _nccl(facts: TorchFacts) -> Check:
     if not facts.has_distributed:
         return Check("NCCL", "this torch has no torch.distributed", "error", "install a build that has it")
     if facts.has_nccl:
+        first, last = ADVISED_AGAINST
+        if first <= (version_of(facts.nccl or "") or ())[:3] <= last:
+            problem = f"{facts.nccl}: NVIDIA's Resiliency Extension advises against NCCL 2.28.3 to 2.28.8"
+            return Check("NCCL", problem, "warning", "install 2.28.9 or later, or another version of torch")
         return Check("NCCL", f"{facts.nccl or 'unknown version'}, in torch.distributed")
     do = "runs on several GPUs need a CUDA build of torch"
     return Check("NCCL", "this torch has none", "error" if facts.gpus else "warning", do)
