@@ -229,13 +229,14 @@ def _decimals(value: float, width: float = 0.0) -> int:
 
     A narrow interval adds at most three decimals. There are at most `MOST_DECIMALS`. `width`: 0 without an interval.
 
-    >>> _decimals(12.345), _decimals(20.004, width=0.005), _decimals(12345.6)
-    (1, 3, 0)
+    >>> _decimals(12.345), _decimals(20.004, width=0.005), _decimals(12345.6), _decimals(99.97)
+    (1, 3, 0, 0)
     """
     needed = 0
     if value:
-        # The power of ten of the first digit: 1 for 12.345, 0 for 1.2, −2 for 0.012.
-        magnitude = math.floor(math.log10(abs(value)))
+        # The power of ten of the first digit as it is shown: 1 for 12.345, 0 for 1.2, −2 for 0.012, 2 for 99.97.
+        rounded = float(f"{value:.{DIGITS}g}")
+        magnitude = math.floor(math.log10(abs(rounded)))
         needed = DIGITS - 1 - magnitude
     has_width = width > SAME * abs(value)
     if has_width:
