@@ -29,7 +29,7 @@ def techniques(*rows: dict[str, Any]) -> tuple:
 def test_each_technique_has_a_bar_per_number_of_devices() -> None:
     rows = [run("lora", 1, 0.1), run("lora", 2, 0.2), run("full", 1, 0.3), run("full", 2, 0.4)]
     _, time, memory, _ = techniques(*rows)
-    assert group_names(time) == ["LoRA", "full"]
+    assert group_names(time) == ["LoRA", "Full fine-tuning"]
     series = {"1 CPU process": [100, 300], "2 CPU processes": [200, 400]}
     assert lengths(time) == {name: pytest.approx(each) for name, each in series.items()}
     assert lengths(memory)["1 CPU process"] == pytest.approx([900, 900])
@@ -54,7 +54,7 @@ def test_bars_are_geometric_means_with_whiskers_over_their_interval() -> None:
 def test_a_run_without_a_result_shows_its_outcome_in_its_place() -> None:
     rows = [run("lora", 1, 0.1), run("lora", 2, 0.2), lost("full", 1, "out_of_memory"), run("full", 2, 0.4)]
     _, *panels, data = techniques(*rows)
-    assert group_names(panels[0]) == ["LoRA", "full"]
+    assert group_names(panels[0]) == ["LoRA", "Full fine-tuning"]
     assert [words(axes) for axes in panels] == [["out of memory"]] * 2
     # Bars are 0.4 wide and share the place of their group.
     [outcome] = [text for text in panels[0].texts if text.get_text() == "out of memory"]
@@ -73,7 +73,7 @@ def test_what_else_varies_is_in_the_names_of_the_series_and_what_qat_trains_in_t
     assert legend(figure)[0] == ["packed, 1 CPU process", "not packed, 1 CPU process"]
     rows = [run("lora"), run("qat", qat_of="adapters"), run("qat", qat_of="weights"), run("full")]
     figure, time, *_ = techniques(*(row | {"devices": devices} for devices in (1, 2) for row in rows))
-    assert group_names(time) == ["LoRA", "QAT of adapters", "QAT of weights", "full"]
+    assert group_names(time) == ["LoRA", "QAT of adapters", "QAT of weights", "Full fine-tuning"]
     assert legend(figure)[0] == ["1 CPU process", "2 CPU processes"]
 
 

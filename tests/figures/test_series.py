@@ -46,7 +46,7 @@ def test_series_of_language_models_are_named_in_words() -> None:
     # What only one technique has is not named of others.
     kinds = [{"technique": name} for name in ("lora", "qlora", "dpo", "full", "qat")]
     kinds.append({"technique": "qat", "qat_of": "weights"})
-    expected = ["LoRA", "QLoRA", "DPO", "full", "QAT of adapters", "QAT of weights"]
+    expected = ["LoRA", "QLoRA", "DPO", "full fine-tuning", "QAT of adapters", "QAT of weights"]
     assert named(*kinds, workload="llm") == expected
     rows = pd.DataFrame([PROGRAMS["llm"].parameters(**kind).model_dump() for kind in kinds])
     assert labels(rows, ["qat_of"]) == expected  # a technique to which nothing named applies has its own name

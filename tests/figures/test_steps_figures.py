@@ -135,7 +135,8 @@ def test_losses_are_means_over_ranks_and_those_that_cannot_be_compared_have_a_pa
     measures = measured("llm", *({"technique": t, "devices": n} for t in ("lora", "dpo", "full") for n in (1, 2)))
     rows = [row for number in range(6) for row in rows_of(f"run{number}", [7 - number, 1])]
     figure, _ = draw("loss", gathered(tmp_path / "llm", measures, steps=rows))
-    assert [heading(axes) for axes in closed(figure).axes] == [f"Training loss, {t}" for t in ("LoRA", "DPO", "full")]
+    titles = [f"Training loss, {technique}" for technique in ("LoRA", "DPO", "full fine-tuning")]
+    assert [heading(axes) for axes in closed(figure).axes] == titles
     assert legend(figure) == [["1 CPU process", "2 CPU processes"]]
     _, data = draw("loss", gathered(tmp_path / "none", measured("llm", {})))
     assert data["nothing_to_show"].tolist() == ["no losses were recorded"]

@@ -74,7 +74,8 @@ def techniques(results: Results) -> tuple[Figure, pd.DataFrame]:
 
     def named(rows: pd.DataFrame) -> pd.DataFrame:
         series = configuration_names(measures, rows, besides=tuple(group_parameters))
-        return rows.assign(series=series, group=labels(rows, group_parameters))
+        groups = [label[:1].upper() + label[1:] for label in labels(rows, group_parameters)]
+        return rows.assign(series=series, group=groups)
 
     data = named(over_repeats(results, ["iteration_time_s", "peak_memory_bytes"], include_lost=True))
     runs = named(completed_of(measures))

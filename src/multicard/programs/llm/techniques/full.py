@@ -9,7 +9,7 @@ from multicard.programs.llm.technique import Technique
 class Full(Technique):
     """Trains all weights."""
 
-    name, label = "full", "full"
+    name, label = "full", "full fine-tuning"
     description = "all weights are trained."
     recipe = "full_finetune"
     # The rate of torchtune's llama3/8B_full.
