@@ -219,7 +219,7 @@ def test_a_mark_says_its_numbers_where_a_reader_points(chromium: Browser, tmp_pa
         chromium.open(folder / "report.html")
         # The speed-up is 1.8 in each pair of repeats.
         mark = "document.querySelectorAll('.mark')[1]"
-        assert chromium.run(f"{mark}.dataset.text").startswith("ddp-ds, 2 devices: speed-up 1.80")
+        assert chromium.run(f"{mark}.dataset.text").startswith("ddp-ds, 2 GPUs: speed-up 1.80")
         size = "getBoundingClientRect().toJSON()"
         box, picture = (chromium.run(f"document.querySelector('{it}').{size}") for it in (".drawn", ".drawn img"))
         assert box == picture  # so that a part of the one is the same part of the other
@@ -227,6 +227,51 @@ def test_a_mark_says_its_numbers_where_a_reader_points(chromium: Browser, tmp_pa
         at = chromium.run(f"(() => {{ const box = {mark}.getBoundingClientRect(); return [box.x + 9, box.y + 9]; }})()")
         chromium.call("Input.dispatchMouseEvent", type="mouseMoved", x=at[0], y=at[1])
         assert "speed-up 1.80" in chromium.run(f"getComputedStyle({mark}, '::after').content")
+
+
+@pytest.fixture
+def page_of_bars(tmp_path: Path) -> Path:
+    """A page whose picture has a bar of 50 ms forward, 100 ms backward and 50 ms of other things."""
+    times = {"iteration_time_s": 0.2, "forward_s": 0.05, "backward_s": 0.1}
+    folder = write_results(tmp_path / "results", vision_runs(100.0, (1.0,), **times))
+    drawn = draw("step_breakdown", Results.read_scenario(folder / "scenarios/s0"))
+    save(*drawn, folder / "figures/s0/step_breakdown")
+    write_report(folder, folder / "report.html", {"s0": ScenarioPlan(figures=("step_breakdown",))})
+    return folder / "report.html"
+
+
+def test_a_part_of_a_bar_says_its_numbers_where_a_reader_points(chromium: Browser, page_of_bars: Path) -> None:
+    chromium.scripts(allowed=False)  # it needs none
+    for width in (1200, 390):
+        chromium.width(width)
+        chromium.open(page_of_bars)
+        assert not chromium.run("document.querySelector('.keys').checkVisibility()")
+        bar = "document.querySelectorAll('.mark')[1]"
+        chromium.run(f"{bar}.scrollIntoView({{block: 'center', inline: 'center'}})")
+        box, picture = (chromium.run(f"{it}.getBoundingClientRect().toJSON()") for it in (bar, f"{bar}.parentElement"))
+        assert picture["width"] * 0.1 < box["width"] < picture["width"] * 0.6
+        at = {"x": box["x"] + box["width"] / 2, "y": box["y"] + box["height"] / 2}
+        chromium.call("Input.dispatchMouseEvent", type="mouseMoved", **at)
+        assert "ddp-ds, 1 GPU: backward 100 ms (n=1)" in chromium.run(f"getComputedStyle({bar}, '::after').content")
+
+
+def test_arrow_keys_go_from_mark_to_mark_of_a_picture(chromium: Browser, page_of_bars: Path) -> None:
+    chromium.scripts(allowed=True)
+    chromium.width(1200)
+    chromium.open(page_of_bars)
+    assert chromium.run("document.querySelector('.keys').checkVisibility()")
+    shown = "[...document.querySelectorAll('.mark.shown')].map((it) => it.dataset.text.split(': ')[1])"
+    chromium.run("document.querySelector('.picture').focus()")
+    found = []
+    for name, code in (("ArrowRight", 39), ("ArrowRight", 39), ("ArrowLeft", 37), ("Escape", 27), ("ArrowLeft", 37)):
+        chromium.key(name, code)
+        found.append(chromium.run(shown))
+    forward, backward, other = (f"{part} ms (n=1)" for part in ("forward 50.0", "backward 100", "other 50.0"))
+    assert found == [[forward], [backward], [forward], [], [other]]
+    assert "other 50.0" in chromium.run("getComputedStyle(document.querySelector('.mark.shown'), '::after').content")
+    chromium.run("document.activeElement.blur()")
+    assert chromium.run(shown) == []
+    assert chromium.complaints == []
 
 
 def test_without_scripts_the_page_is_whole_and_has_no_controls(chromium: Browser, page: Path) -> None:

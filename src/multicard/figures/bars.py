@@ -1,12 +1,16 @@
 """Horizontal bar charts, grouped or stacked; and what other panels share: names of rows, whiskers, dots of repeats."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.container import BarContainer
 
-from multicard.core.units import number_in
+from multicard.core.text import for_figure
+from multicard.core.units import BYTES, PERCENT, SECONDS, Units, number_in, unit_for
+from multicard.figures.marks import id_of_bar
 from multicard.figures.meanings import Fills
 from multicard.figures.style import HATCHES, LINE_IN, SMALLEST_POINTS, colours, filled, is_column
 
@@ -14,6 +18,8 @@ from multicard.figures.style import HATCHES, LINE_IN, SMALLEST_POINTS, colours, 
 PAGE_IN = 8.5
 # Least inches of a row: less, and its name would not be legible in small print.
 LOWEST_ROW_IN = 0.15
+# Endings of names of columns whose values have these units (`core.units.UNITS`).
+ENDINGS = {SECONDS: "_s", BYTES: "_bytes", PERCENT: "_share"}
 
 
 def height_of(row_count: int, row_in: float = 0.34) -> float:
@@ -68,7 +74,7 @@ def draw_grouped_bars(
         offset = (index - (len(series_names) - 1) / 2) * width
         bars = means[means["series"] == name]
         positions = bars[group_by].map(groups.index) + offset
-        axes.barh(
+        container = axes.barh(
             positions,
             bars[column].astype(float) * scale,
             width,
@@ -80,6 +86,7 @@ def draw_grouped_bars(
             edgecolor="0.2",
             linewidth=0.5,
         )
+        _keep_numbers(container, [_id_of_grouped_bar(bar, group_by, column) for bar in bars.to_dict("records")])
         _write_values(axes, positions, bars, column, scale)
         if (bars["repeats"] > 1).any():
             repeats = runs[runs["series"] == name]
@@ -91,6 +98,24 @@ def draw_grouped_bars(
     _leave_space_for_numbers(axes)
 
 
+def _id_of_grouped_bar(bar: Mapping[Hashable, Any], group_by: str, column: str) -> str | None:
+    """Return the id that keeps the numbers of a bar; None for a bar without a value. `bar`: its row of the means."""
+    value = float("nan") if bar[column] is None else float(bar[column])
+    if np.isnan(value):
+        return None
+    # Bars of a single series are named by their groups alone.
+    has_name = not bar["series"].startswith("_")
+    name = f"{bar[group_by]}, {bar['series']}" if has_name else bar[group_by]
+    return id_of_bar(column, name, bar["repeats"], value, bar[f"{column}_low"], bar[f"{column}_high"])
+
+
+def _keep_numbers(container: BarContainer, ids: Iterable[str | None]) -> None:
+    """Give each bar the id that keeps its numbers; one whose id is None has no length, and keeps none."""
+    for patch, id_of_patch in zip(container.patches, ids, strict=True):
+        if id_of_patch is not None:
+            patch.set_gid(id_of_patch)
+
+
 def _write_values(axes: Axes, positions: pd.Series, bars: pd.DataFrame, column: str, scale: float) -> None:
     """Write the value of each bar behind its end, or behind its whisker."""
     values = bars[column].astype(float) * scale
@@ -100,12 +125,16 @@ def _write_values(axes: Axes, positions: pd.Series, bars: pd.DataFrame, column: 
         write_number(axes, end, position, value)
 
 
-def write_number(axes: Axes, end: float, position: float, value: float) -> None:
-    """Write a value behind the end of its bar; nothing for a value that is not known."""
+def write_number(
+    axes: Axes, end: float, position: float, value: float, low: float | None = None, high: float | None = None
+) -> None:
+    """Write a value, with its interval if it has one, behind the end of its bar; nothing if the value is not known."""
     if np.isnan(value):
         return
+    text = number_in(value, low, high)
     axes.annotate(
-        number_in(value),
+        # In a column the interval has a line of its own.
+        text.replace(" [", "\n[") if is_column() else text,
         (end, position),
         xytext=(3, 0),
         textcoords="offset points",
@@ -118,10 +147,12 @@ def write_number(axes: Axes, end: float, position: float, value: float) -> None:
     )
 
 
-def _leave_space_for_numbers(axes: Axes) -> None:
-    """Let the axis of lengths end behind the numbers that stand behind bars."""
+def _leave_space_for_numbers(axes: Axes, have_intervals: bool = False) -> None:
+    """Let the axis of lengths end behind the numbers that stand behind bars, which may have intervals."""
     axes.set_xlim(0, None)
     share_of_numbers = 0.22 if is_column() else 0.14
+    if have_intervals:
+        share_of_numbers = 0.5 if is_column() else 0.28
     _, end = axes.get_xlim()
     axes.set_xlim(0, end * (1 + share_of_numbers))
 
@@ -145,11 +176,16 @@ def draw_stacked_bars(
     names: Sequence[str],
     parts: Mapping[str, Iterable[float]],
     fills: Fills,
+    *,
     title: str,
     label: str,
-    whole: float | None = None,
+    units: Units,
+    repeats: Iterable[int] | None = None,
+    totals: pd.DataFrame | None = None,
 ) -> None:
-    """Draw a bar for each name, with its parts one after the other, and its length as a number behind it.
+    """Draw a bar for each name, with its parts one after the other.
+
+    Shares have their numbers in the larger parts. Other bars have their length as a number behind them.
 
     Parameters
     ----------
@@ -158,43 +194,75 @@ def draw_stacked_bars(
     names
         Names of the rows.
     parts
-        Lengths of each part, one per row, in the unit of the axis; NaN counts as zero. The legend names only parts that
-        have a length in any row.
+        Sizes of each part, one per row: seconds, bytes, or shares from 0 to 1. NaN counts as zero; a row without any
+        number is not recorded. The legend names only parts that have a size in any row.
     fills
         Colour and hatch of each part.
     title, label
-        Title of the panel, and label of the axis of lengths.
-    whole
-        Length that all parts of a bar have together, such as 100%. Then larger parts, not the bars, have a number.
+        Title of the panel, and label of the axis of lengths without its unit.
+    units
+        `SECONDS`, `BYTES`, or `PERCENT` for shares. The longest bar decides which of them the axis has.
+    repeats
+        Number of repeats of each row, which a page shows with the size of a part; None if they are not known.
+    totals
+        The mean length of each row with its interval, which is written behind the bar: columns `value`, `low` and
+        `high`. None to write the sum of the parts.
     """
+    stated = {part: np.asarray(values, dtype=float) for part, values in parts.items()}
+    is_recorded = pd.DataFrame(stated).notna().any(axis=1)
+    sizes = {part: np.nan_to_num(values) for part, values in stated.items()}
+    scale, unit = unit_for(sum(sizes.values()), units)
+    is_of_shares = units is PERCENT
     starts = np.zeros(len(names))
-    for part, lengths in parts.items():
-        lengths = np.nan_to_num(np.asarray(lengths, dtype=float))
-        if lengths.any():
-            axes.barh(
-                range(len(names)),
-                lengths,
-                0.7,
-                left=starts,
-                label=part,
-                color=fills[part].colour,
-                hatch=fills[part].hatch,
-                edgecolor="0.2",
-                linewidth=0.4,
-            )
-            if whole is not None:
-                _write_parts(axes, starts, lengths, whole)
-            starts = starts + lengths
+    for part, sizes_of_rows in sizes.items():
+        if not sizes_of_rows.any():
+            continue
+        lengths = sizes_of_rows * scale
+        container = axes.barh(
+            range(len(names)),
+            lengths,
+            0.7,
+            left=starts,
+            label=for_figure(part, 40),
+            color=fills[part].colour,
+            hatch=fills[part].hatch,
+            edgecolor="0.2",
+            linewidth=0.4,
+        )
+        if repeats is not None:
+            column = f"{part}{ENDINGS[units]}"
+            rows = zip(names, repeats, sizes_of_rows, strict=True)
+            _keep_numbers(container, [id_of_bar(column, *row) if row[-1] > 0 else None for row in rows])
+        if is_of_shares:
+            _write_parts(axes, starts, lengths, scale)
+        starts = starts + lengths
     name_rows(axes, names)
-    axes.set(title=title, xlabel=axis_label(label), xlim=(0, whole or starts.max() or 1.0))
-    if whole is None:
-        for row, length in enumerate(starts):
+    end = scale if is_of_shares else starts.max() or 1.0
+    axes.set(title=title, xlabel=axis_label(f"{label} ({unit})"), xlim=(0, end))
+    if not is_of_shares:
+        _write_totals(axes, starts, is_recorded, None if totals is None else totals * scale)
+
+
+def _write_totals(axes: Axes, lengths: np.ndarray, is_recorded: pd.Series, totals: pd.DataFrame | None) -> None:
+    """Write behind each bar its mean length with its interval, or its length if no mean is known.
+
+    The interval is text and no whisker, since that of few repeats may be many times as long as the bar.
+    """
+    has_intervals = False
+    for row, length in enumerate(lengths):
+        if not is_recorded.iloc[row]:
+            _note_missing_bar(axes, row, "completed")
+        elif totals is None or pd.isna(totals["value"].iloc[row]):
             write_number(axes, length, row, length)
-        _leave_space_for_numbers(axes)
+        else:
+            value, low, high = totals[["value", "low", "high"]].iloc[row]
+            write_number(axes, length, row, value, low, high)
+            has_intervals = has_intervals or pd.notna(low)
+    _leave_space_for_numbers(axes, has_intervals)
 
 
 def _write_parts(axes: Axes, starts: np.ndarray, lengths: np.ndarray, whole: float) -> None:
-    """Write the length of each part that is long enough into its middle."""
+    """Write the length of each part that is long enough into its middle. `whole`: length of all parts of a bar."""
     least_written = whole * (0.12 if is_column() else 0.06)
     for row, (start, length) in enumerate(zip(starts, lengths, strict=True)):
         if length >= least_written:

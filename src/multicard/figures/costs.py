@@ -314,29 +314,29 @@ def memory(results: Results) -> tuple[Figure, pd.DataFrame]:
     bars = _by_kind(data, recorded)
     runs = _by_kind(named_runs(measures), recorded)
     figure, axes = one_panel(1.1 + rows_height_in(data["configuration"], _group_height_in(bars)))
-    scale, unit = unit_for(bars["bytes"], BYTES)
-    draw_grouped_bars(axes, bars, runs, "configuration", "bytes", scale)
+    scale, unit = unit_for(bars["memory_bytes"], BYTES)
+    draw_grouped_bars(axes, bars, runs, "configuration", "memory_bytes", scale)
     axes.set(title="Peak memory of the fullest device", xlabel=f"Peak memory ({unit})")
     legend_below(figure, axes)
     return figure, data
 
 
 def _by_kind(rows: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
-    """Return a table of bars: the rows once for each kind of memory, with its name as `series` and its size in `bytes`.
+    """Return a table of bars: the rows once for each kind of memory, its name as `series`, its size as `memory_bytes`.
 
     Rows on CPUs, and rows without a value, are kept for the first of `columns` only.
     """
     parts = []
     for column in columns:
-        new_names = {column: "bytes", f"{column}_low": "bytes_low", f"{column}_high": "bytes_high"}
+        new_names = {f"{column}{bound}": f"memory_bytes{bound}" for bound in ("", "_low", "_high")}
         part = rows.rename(columns=new_names)
         if column != columns[0]:
             # A run that did not complete has one place for its outcome. A run on CPUs has one kind of memory.
-            has_value = part["bytes"].notna()
+            has_value = part["memory_bytes"].notna()
             is_on_gpu = part["device"] != "cpu"
             part = part[has_value & is_on_gpu]
         is_on_cpu = part["device"] == "cpu"
         series = np.where(is_on_cpu, RESIDENT, MEMORY_KINDS[column])
         parts.append(part.assign(series=series))
-    shown = ["configuration", "series", "repeats", "outcome", "bytes", "bytes_low", "bytes_high"]
+    shown = ["configuration", "series", "repeats", "outcome", *(f"memory_bytes{end}" for end in ("", "_low", "_high"))]
     return pd.concat(parts, ignore_index=True).filter(shown)

@@ -17,7 +17,7 @@ from multicard.answers.comparison.comparisons import varied
 from multicard.answers.scaling.speedup_tables import over_repeats
 from multicard.core.units import number
 from multicard.figures.bars import draw_repeats, name_rows, rows_height_in, whisker_lengths
-from multicard.figures.marks import id_of_marks
+from multicard.figures.marks import id_of_points
 from multicard.figures.series import completed_of, device_axis, labels
 from multicard.figures.style import SMALLEST_POINTS, Colour, colours, note_inside
 from multicard.results.results import Results
@@ -238,7 +238,7 @@ class _Panel:
             capsize=3,
             markersize=5,
         )
-        self.axes.containers[-1][0].set_gid(id_of_marks(self.quantity.column, rows))
+        self.axes.containers[-1][0].set_gid(id_of_points(self.quantity.column, rows))
         if "verdict" in rows:
             is_hollow = rows["verdict"] == "none"
             self.axes.plot(

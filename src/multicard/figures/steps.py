@@ -12,7 +12,7 @@ from matplotlib.ticker import FuncFormatter
 
 from multicard.answers.comparison.comparisons import quantiles_of_steps, varied
 from multicard.answers.scaling.speedup_tables import over_repeats
-from multicard.core.units import MINUTES, SECONDS, number, unit_for
+from multicard.core.units import MINUTES, PERCENT, SECONDS, number, unit_for
 from multicard.figures import meanings
 from multicard.figures.bars import axis_label, draw_grouped_bars, draw_stacked_bars, name_rows, rows_height_in
 from multicard.figures.catalog import BARS, figure
@@ -107,10 +107,16 @@ def step_breakdown(results: Results) -> tuple[Figure, pd.DataFrame]:
     if not times_s.any(axis=None):
         raise NothingToShow("no phases of steps were recorded")
     figure, axes = one_panel(1.3 + rows_height_in(data["configuration"]))
-    scale, unit = unit_for(times_s.sum(axis=1), SECONDS)
-    phases = {phase: times_s[f"{phase}_s"] * scale for phase in PHASE_FILLS}
-    label = f"Mean time per step ({unit})"
-    draw_stacked_bars(axes, data["configuration"].tolist(), phases, PHASE_FILLS, "Phases of a step", label)
+    draw_stacked_bars(
+        axes,
+        data["configuration"].tolist(),
+        {phase: times_s[f"{phase}_s"] for phase in PHASE_FILLS},
+        PHASE_FILLS,
+        title="Phases of a step",
+        label="Mean time per step",
+        units=SECONDS,
+        repeats=data["repeats"],
+    )
     legend_below(figure, axes)
     return figure, data
 
@@ -149,10 +155,16 @@ def utilization(results: Results) -> tuple[Figure, pd.DataFrame]:
     if has_mfu:
         _draw_mfu(panels[0], data, named_runs(measures))
     axes = panels[-1]
-    parts = {part: 100 * data[part] for part in STEP_PART_FILLS if part in data and (data[part] >= LEAST_SHARE).any()}
-    names = data["configuration"].tolist()
-    title = "Where the step goes"
-    draw_stacked_bars(axes, names, parts, STEP_PART_FILLS, title, "Share of the step (%)", whole=100)
+    draw_stacked_bars(
+        axes,
+        data["configuration"].tolist(),
+        {part: data[part] for part in STEP_PART_FILLS if part in data and (data[part] >= LEAST_SHARE).any()},
+        STEP_PART_FILLS,
+        title="Where the step goes",
+        label="Share of the step",
+        units=PERCENT,
+        repeats=data["repeats"],
+    )
     legend_below(figure, *panels)
     return figure, data
 

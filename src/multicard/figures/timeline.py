@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from multicard.core.files import atomic_write
 from multicard.core.text import for_figure
-from multicard.core.units import show
+from multicard.core.units import PERCENT, show
 from multicard.core.values import Cell
 from multicard.figures import meanings
 from multicard.figures.bars import draw_stacked_bars
@@ -96,13 +96,13 @@ def _draw_shares(axes: Axes, devices: pd.DataFrame, names: list[str], left_out: 
     """Draw the parts of each device's time in per cent; `left_out`: number of devices that are not shown."""
     spans_s = devices["span_s"]
     rows = [f"{name} ({show('span_s', span)})" for name, span in zip(names, spans_s, strict=True)]
-    shares = 100 * device_time(devices).div(spans_s.where(spans_s > 0), axis=0)
-    least_visible = 0.1
+    shares = device_time(devices).div(spans_s.where(spans_s > 0), axis=0)
+    least_visible = 1e-3
     shares = shares.loc[:, shares.max() >= least_visible]
     title = "Share of the capture" if (devices["scope"] == "capture").all() else "Share of the time of all steps"
     if left_out:
         title += f"; {left_out} more devices not shown"
-    draw_stacked_bars(axes, rows, dict(shares.items()), GPU_FILLS, title, "Share of time (%)", whole=100)
+    draw_stacked_bars(axes, rows, dict(shares.items()), GPU_FILLS, title=title, label="Share of time", units=PERCENT)
 
 
 def _draw_steps(axes: Axes, steps: pd.DataFrame, name: str) -> None:

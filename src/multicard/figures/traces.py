@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
 
 from multicard.core.text import for_figure
-from multicard.core.units import BYTES, SECONDS, Units, unit_for
+from multicard.core.units import BYTES, PERCENT, SECONDS, Units
 from multicard.figures import meanings
 from multicard.figures.bars import draw_stacked_bars, rows_height_in
 from multicard.figures.catalog import POINTS, SUMMED, figure
@@ -155,9 +155,18 @@ def device_time(results: Results) -> tuple[Figure, pd.DataFrame]:
     data = _means(results, _recorded(results, shares_of_runs, "activity of devices"))
     figure, axes = one_panel(1.3 + rows_height_in(data["configuration"]))
     least_visible = 5e-4
-    shown = {part: 100 * data[part] for part in parts if data[part].gt(least_visible).any()}
+    shown = {part: data[part] for part in parts if data[part].gt(least_visible).any()}
     names = data["configuration"].tolist()
-    draw_stacked_bars(axes, names, shown, GPU_FILLS, "Time of a GPU", "Share of the profiled time (%)", whole=100)
+    draw_stacked_bars(
+        axes,
+        names,
+        shown,
+        GPU_FILLS,
+        title="Time of a GPU",
+        label="Share of the profiled time",
+        units=PERCENT,
+        repeats=data["repeats"],
+    )
     named_gpus = gpus.merge(named_runs(results.frame())[["run", "configuration"]], on="run")
     axes.plot(
         100 * named_gpus["busy"],
@@ -280,16 +289,16 @@ def _one_panel(results: Results, times_of_runs: pd.DataFrame, title: str, label:
 
 def _draw_parts(axes: Axes, data: pd.DataFrame, fills: Fills, title: str, label: str, units: Units) -> None:
     """Draw a bar per configuration, stacked from the columns that `fills` names; the longest bar decides the unit."""
-    bar_lengths = data[list(fills)].sum(axis=1)
-    scale, unit = unit_for(bar_lengths, units)
-    lengths_by_label = {}
-    fills_by_label = {}
-    for part, fill in fills.items():
-        part_label = for_figure(part, 40)
-        lengths_by_label[part_label] = data[part] * scale
-        fills_by_label[part_label] = fill
-    names = data["configuration"].tolist()
-    draw_stacked_bars(axes, names, lengths_by_label, fills_by_label, title, f"{label} ({unit})")
+    draw_stacked_bars(
+        axes,
+        data["configuration"].tolist(),
+        {part: data[part] for part in fills},
+        fills,
+        title=title,
+        label=label,
+        units=units,
+        repeats=data["repeats"],
+    )
 
 
 def _with_seconds(data: pd.DataFrame, parts: list[str]) -> pd.DataFrame:

@@ -165,9 +165,37 @@ function addCopyButton(code) {
   code.after(" ", button);
 }
 
+// The arrow keys show the numbers of one mark after the other while a picture has the focus; Escape hides them.
+function makeMarksReachable(picture) {
+  const marks = [...picture.querySelectorAll(".mark")];
+  if (!marks.length) return;
+  let place = -1;
+  const show = (next) => {
+    marks[place]?.classList.remove("shown");
+    place = next;
+    marks[place]?.classList.add("shown");
+    marks[place]?.scrollIntoView({ block: "nearest", inline: "nearest" });
+  };
+  picture.addEventListener("keydown", (event) => {
+    // With Alt, an arrow goes to another page.
+    const step = event.altKey ? 0 : { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+    if (step) {
+      // From no mark, left goes to the last one.
+      const start = place < 0 && step < 0 ? 0 : place;
+      show((start + step + marks.length) % marks.length);
+      // Otherwise the browser would scroll the picture as well.
+      event.preventDefault();
+    }
+    if (event.key === "Escape") show(-1);
+  });
+  picture.addEventListener("blur", () => show(-1));
+}
+
 for (const code of document.querySelectorAll(".try code")) {
   if (canBePasted(code.textContent)) addCopyButton(code);
 }
 for (const table of document.querySelectorAll("table.numbers")) makeSortable(table);
 for (const box of document.querySelectorAll(".comparison")) makeComparison(box);
 for (const form of document.querySelectorAll("form.filter")) makeFilter(form);
+for (const picture of document.querySelectorAll(".picture")) makeMarksReachable(picture);
+for (const sentence of document.querySelectorAll(".keys")) sentence.hidden = false;
