@@ -274,6 +274,24 @@ def test_arrow_keys_go_from_mark_to_mark_of_a_picture(chromium: Browser, page_of
     assert chromium.complaints == []
 
 
+def test_decimal_points_of_a_column_lie_below_each_other(opened: Browser) -> None:
+    ends = """(heading) => {
+      const table = document.getElementById('all-runs');
+      const column = [...table.tHead.rows[0].cells].findIndex((cell) => cell.textContent === heading);
+      const cells = [...table.tBodies[0].rows].map((row) => row.cells[column]).filter((cell) => cell.textContent);
+      return cells.map((cell) => {
+        const range = document.createRange();
+        range.setStart(cell.firstChild, 0);
+        range.setEnd(cell.firstChild, cell.textContent.search(/\\D|$/));
+        return [cell.textContent, range.getBoundingClientRect().right];
+      });
+    }"""
+    found = opened.run(f"({ends})('Iteration time (s)')")
+    # The text of a cell is the number and nothing else.
+    assert [text for text, _ in found] == ["0.1", "0.12", "0.08", "1.5", "10.25"]
+    assert [place for _, place in found] == pytest.approx([found[0][1]] * len(found), abs=0.1)
+
+
 def test_without_scripts_the_page_is_whole_and_has_no_controls(chromium: Browser, page: Path) -> None:
     chromium.scripts(allowed=False)
     chromium.open(page)

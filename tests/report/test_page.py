@@ -310,6 +310,17 @@ def test_numbers_have_units_that_fit_and_intervals_in_brackets() -> None:
     assert table.rows[-1] == ["2 CPU processes", "DPO", "2", "out of memory", "0", "", ""]
 
 
+def test_a_cell_is_padded_by_what_it_lacks_behind_its_whole_number() -> None:
+    table = numbers_table(lines().assign(iteration_time_s=[0.1217, 0.263, 0.2975, 1.29725]).drop(columns="series"))
+    column = table.headings.index("Iteration time (s)")
+    cells = [row[column] for row in table.rows]
+    assert cells == ["0.1217 [0.1, 0.12]", "0.263", "0.2975 [0.18, 0.25]", "1.297 [0.29, 0.31]"]
+    lengths = [len(cell) + len(row[column]) for cell, row in zip(cells, table.paddings, strict=True)]
+    assert set(lengths) == {len("0.2975 [0.18, 0.25]")}
+    # Names of rows, text and what is empty have no paddings.
+    assert all(row[:column] == [""] * column for row in table.paddings)
+
+
 def test_what_all_tables_of_a_scenario_share_is_said_once() -> None:
     first, second = (
         numbers_table(lines().assign(image_size=32)),

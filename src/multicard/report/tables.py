@@ -1,8 +1,10 @@
 """Make the tables of the page, with names in words and suitable units: the numbers of a figure, and all runs."""
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -26,6 +28,8 @@ MEASURES = (
 )  # fmt: skip
 # Columns of the table of runs by whose values a reader can choose rows.
 CHOICES = ("scenario", "outcome", "devices", "bound")
+# A cell of a number: its whole part, then its decimals, exponent and interval.
+NUMBER_CELL = re.compile(r"[-−]?[\d,]+([-−+.,e\d\[\] ]*)")
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,19 @@ class PageTable:
     )  # links to files of each row; empty if no row has a cell for them
     choices: tuple[str, ...] = ()  # headings of columns by whose values a reader can choose rows
 
+    @cached_property
+    def paddings(self) -> list[list[str]]:
+        """For each cell the text that is as wide as what it lacks behind its whole part, so that decimals can align.
+
+        The page has it behind the number, invisible and outside of the text of the cell.
+        """
+        columns = zip(*self.rows, strict=True)
+        cells_of_columns = [
+            _paddings_of_column(cells) if is_numeric else [""] * len(cells)
+            for cells, is_numeric in zip(columns, self.numeric, strict=True)
+        ]
+        return [list(row) for row in zip(*cells_of_columns, strict=True)]
+
     def without_same(self, stated: Sequence[tuple[str, str]]) -> "PageTable":
         """Return the table with `same` reduced to what is not stated elsewhere, in `stated`."""
         return replace(self, same=[pair for pair in self.same if pair not in stated])
@@ -60,6 +77,25 @@ class _Column(NamedTuple):
     heading: str
     is_numeric: bool
     cells: list[str]
+
+
+def _paddings_of_column(cells: Sequence[str]) -> list[str]:
+    """Return for each cell of a column the text that makes its part behind the whole number as wide as the widest one.
+
+    All digits are equally wide, so that only the number of each kind of character counts. Cells of other text, such as
+    rates with units, have none.
+
+    >>> _paddings_of_column(["121.7", "263", "97.25", "", "12 GB/s"]), _paddings_of_column(["1.5 [1, 2]", "2.25"])
+    (['0', '.00', '', '', ''], ['', '0  [,]'])
+    """
+    counts = []
+    for cell_text in cells:
+        number_cell = NUMBER_CELL.fullmatch(cell_text)
+        counts.append(Counter(re.sub(r"\d", "0", number_cell[1])) if number_cell else None)
+    widest: Counter[str] = Counter()
+    for count in counts:
+        widest |= count or Counter()
+    return ["" if count is None else "".join((widest - count).elements()) for count in counts]
 
 
 def numbers_table(data: pd.DataFrame, most: int = MOST_ROWS) -> PageTable:
