@@ -20,6 +20,7 @@ from figures.measured import (
     two_repeats,
 )
 from multicard.core.layout import STEP_COLUMNS
+from multicard.core.units import number_in
 from multicard.figures import steps
 from multicard.figures.draw import draw
 from multicard.results.breakdown import StepPart
@@ -45,15 +46,46 @@ def test_the_parts_of_a_step_add_up_to_it() -> None:
     ]  # fmt: skip
     parts = lengths(axes)
     assert list(parts) == ["forward", "backward", "other"]
-    # Means of two repeats: 105 ms, 168 ms, …
-    assert [sum(bar) for bar in zip(*parts.values(), strict=True)] == pytest.approx([105, 168, 210, 315, 525])
-    assert [bar.get_x() + bar.get_width() for bar in axes.containers[-1]] == pytest.approx([105, 168, 210, 315, 525])
+    # Geometric means of two repeats: 100 and 110 ms, 160 and 176 ms, …
+    steps_ms = [first_ms * 1.1**0.5 for first_ms in (100, 160, 200, 300, 500)]
+    assert [sum(bar) for bar in zip(*parts.values(), strict=True)] == pytest.approx(steps_ms)
+    assert [bar.get_x() + bar.get_width() for bar in axes.containers[-1]] == pytest.approx(steps_ms)
     for measures, name in ((pictures(), "ddp, 1 CPU process"), (texts(), "LoRA, 1 CPU process")):  # nothing varies
         assert group_names(drawn("step_breakdown", measures[:2])[0].axes[0]) == [name]
     with_evaluation = {"data_s": 0.01, "forward_s": 0.03, "backward_s": 0.04, "evaluation_s": 0.015, "other_s": 0.005}
     [axes] = drawn("step_breakdown", measured("script", {"command": ["train.py"], **with_evaluation}))[0].axes
     expected = {name.removesuffix("_s"): [pytest.approx(1000 * value)] for name, value in with_evaluation.items()}
     assert lengths(axes) == expected
+
+
+def test_a_bar_is_the_iteration_time_of_the_other_figures_with_its_interval() -> None:
+    # Steps of 100 and 400 ms: 200 ms is the geometric mean, and 250 ms the arithmetic one.
+    repeats = [
+        {"repeat": 1, "iteration_time_s": 0.1, "forward_s": 0.03, "backward_s": 0.06},
+        {"repeat": 2, "iteration_time_s": 0.4, "forward_s": 0.12, "backward_s": 0.24, "transfer_s": 0.0001},
+    ]
+    measures = measured("vision", *repeats)
+    figure, data = drawn("step_breakdown", measures)
+    [axes] = figure.axes
+    # Three tenths of each step are forward, six tenths backward, the rest is in no phase; the transfer cannot be seen.
+    expected = {"forward": [60], "backward": [120], "other": [20]}
+    assert lengths(axes) == {part: pytest.approx(each, rel=3e-3) for part, each in expected.items()}
+    assert legend(figure) == [list(expected)]
+    [number] = [text.get_text() for text in axes.texts]
+    _, of_times = drawn("iteration_time", measures)
+    columns = ["iteration_time_s", "iteration_time_s_low", "iteration_time_s_high"]
+    value, low, high = (1000 * of_times[column][0] for column in columns)
+    assert value == pytest.approx(200)
+    assert number == number_in(value, low, high)
+    assert data[columns].equals(of_times[columns])
+    # The phases add up to it.
+    assert data[["forward_s", "backward_s", "transfer_s", "other_s"]].sum(axis=1).tolist() == pytest.approx([0.2])
+
+
+def test_a_bar_of_a_run_without_phases_says_so() -> None:
+    timed = {"devices": 1, "iteration_time_s": 0.1, "forward_s": 0.1}
+    figure, _ = drawn("step_breakdown", measured("vision", timed, {"devices": 2, "strategy": "ddp"}))
+    assert [text.get_text() for text in figure.axes[0].texts] == ["100", "not recorded"]
 
 
 def test_a_bar_of_repeats_of_which_some_evaluated_is_as_long_as_their_mean_step() -> None:
@@ -90,8 +122,8 @@ def test_a_box_holds_the_steps_of_all_repeats_by_their_slowest_rank(tmp_path: Pa
     assert data["steps"].tolist() == [4]
     assert data["median_s"].tolist() == pytest.approx([0.21])
     assert data[["lowest_s", "highest_s"]].iloc[0].tolist() == pytest.approx([0.11, 0.31])
-    # A diamond marks the mean from which throughput follows, of 200 and 220 ms.
-    assert lines(axes)["iteration time (elapsed / steps)"][0] == pytest.approx([210])
+    # A diamond marks the geometric mean from which throughput follows, of 200 and 220 ms.
+    assert lines(axes)["iteration time (elapsed / steps)"][0] == pytest.approx([(200 * 220) ** 0.5])
     assert axes.get_xlabel() == "Time of a measured step (ms)"
     assert group_names(axes) == ["single, 1 CPU process"]
 

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 from multicard.answers.comparison.comparisons import quantiles_of_steps, varied
+from multicard.answers.phases import mean_phases
 from multicard.answers.scaling.speedup_tables import over_repeats
 from multicard.core.units import MINUTES, PERCENT, SECONDS, number, unit_for
 from multicard.figures import meanings
@@ -81,41 +82,51 @@ class Look(NamedTuple):
     marker: str
 
 
-# A part is drawn only if its share of the step is at least this in some configuration.
+# A part or a phase is drawn only if its share of the step is at least this in some configuration.
 LEAST_SHARE = 1e-3
 
 
 @figure(
     "Where does the time of a step go?",
-    "Mean duration of an optimizer step, split into phases, and evaluation inside a pass, by each rank's own clock: "
-    "mean over ranks and measured steps, mean over repeats. With several ranks the backward phase includes gradient "
-    "synchronization. On a GPU a phase lasts from when the device reaches its beginning until it reaches its end, on a "
-    "CPU from call to call; the figure utilization shows what a GPU does in that time.",
-    brief="Mean over ranks and measured steps, by each rank's own clock. With several ranks, backward includes "
-    "gradient synchronization.",
+    "The length of a bar is the iteration time: elapsed time per optimizer step, geometric mean over repeats, with its "
+    "95% confidence interval in brackets (by the scatter of all configurations of the figure; a single repeat has "
+    "none). It is divided in the proportions of the phases and of evaluation inside a pass: arithmetic means over "
+    "ranks, measured steps and repeats, by each rank's own clock. What is in no phase is other: also the time between "
+    "steps, and by how much longer the slowest rank takes. Phases below 0.1% of all steps are not drawn. With several "
+    "ranks the backward phase includes gradient synchronization, and data is the mean wait of the ranks, where answers "
+    "and the figure utilization count the rank that waited longest. On a GPU a phase lasts from when the device "
+    "reaches its beginning until it reaches its end, on a CPU from call to call; the figure utilization shows what a "
+    "GPU does in that time.",
+    brief="A bar is the iteration time, its 95% CI in brackets, divided in the proportions of the mean phases of all "
+    "ranks. With several ranks, backward includes gradient synchronization.",
 )
 def step_breakdown(results: Results) -> tuple[Figure, pd.DataFrame]:
-    """Draw the mean time of each phase of a step: a bar per configuration, with phases that add up to the step.
+    """Draw the iteration time as a bar per configuration, divided into the phases of a step.
 
-    The table has a row per configuration: `configuration` (its name), its parameters, `repeats`, and for each phase the
-    mean time per step in seconds (`data_s`, `forward_s`, …), empty where it was not recorded.
+    The table has a row per configuration: `configuration` (its name), its parameters, `repeats`, `iteration_time_s` in
+    seconds with the bounds of its interval (`…_low`, `…_high`), and the seconds of each phase (`data_s`, `forward_s`,
+    …), which add up to it; a phase is empty where it was not recorded.
     """
-    columns = [f"{phase}_s" for phase in PHASE_FILLS]
-    data = results.mean_parts(columns)
+    data = mean_phases(results)
     data.insert(0, "configuration", configuration_names(results.frame(), data))
-    times_s = data[columns].astype(float).fillna(0.0)
-    if not times_s.any(axis=None):
+    times_s = data[[f"{phase}_s" for phase in PHASE_FILLS]]
+    if not times_s.fillna(0.0).any(axis=None):
         raise NothingToShow("no phases of steps were recorded")
+    least_s = LEAST_SHARE * times_s.sum(axis=1)
+    shown = [phase for phase in PHASE_FILLS if times_s[f"{phase}_s"].ge(least_s).any()]
     figure, axes = one_panel(1.3 + rows_height_in(data["configuration"]))
     draw_stacked_bars(
         axes,
         data["configuration"].tolist(),
-        {phase: times_s[f"{phase}_s"] for phase in PHASE_FILLS},
+        {phase: times_s[f"{phase}_s"] for phase in shown},
         PHASE_FILLS,
         title="Phases of a step",
-        label="Mean time per step",
+        label="Time per step",
         units=SECONDS,
         repeats=data["repeats"],
+        totals=data[["iteration_time_s", "iteration_time_s_low", "iteration_time_s_high"]].set_axis(
+            ["value", "low", "high"], axis="columns"
+        ),
     )
     legend_below(figure, axes)
     return figure, data
@@ -181,8 +192,8 @@ def _draw_mfu(axes: Axes, data: pd.DataFrame, runs: pd.DataFrame) -> None:
     "How variable are step times?",
     "Durations of the measured steps (each by its slowest rank), all repeats pooled. The box spans the middle half, "
     "with a line at the median; whiskers reach the 1st and 99th percentiles, with a dot for each step beyond. A "
-    "diamond is the iteration time: elapsed time over steps, mean over repeats. Throughput follows from that, not from "
-    "the median; it may lie outside of the box. The axis does not begin at zero.",
+    "diamond is the iteration time: elapsed time over steps, geometric mean over repeats. Throughput follows from "
+    "that, not from the median; it may lie outside of the box. The axis does not begin at zero.",
     brief="Measured steps of all repeats, each by its slowest rank. Box: middle half and median; whiskers: 1st to "
     "99th percentile; diamond: elapsed time over steps.",
 )
@@ -191,14 +202,16 @@ def step_times(results: Results) -> tuple[Figure, pd.DataFrame]:
 
     The table has a row per configuration: `configuration` (its name), the number of `steps`, and in seconds
     `lowest_s`, the quantiles `p1_s`, `p25_s`, `median_s`, `p75_s` and `p99_s`, `highest_s`, and `iteration_time_s`, the
-    arithmetic mean over repeats of elapsed time over steps.
+    geometric mean over repeats of elapsed time over steps.
     """
     runs = named_runs(results.frame())
     steps = per_run.measured_steps(results).merge(runs[["run", "configuration"]], on="run").dropna()
     if steps.empty:
         raise NothingToShow("no step times were recorded")
     data = quantiles_of_steps(steps)
-    iteration_times_s = runs.groupby("configuration")["iteration_time_s"].mean()
+    means = over_repeats(results, ["iteration_time_s"])
+    names_of_means = configuration_names(results.frame(), means)
+    iteration_times_s = dict(zip(names_of_means, means["iteration_time_s"], strict=True))
     data["iteration_time_s"] = data["configuration"].map(iteration_times_s).astype(float)
     scale, unit = unit_for(steps["duration_s"], SECONDS)
     times = dict(list((scale * steps["duration_s"]).groupby(steps["configuration"])))

@@ -2,6 +2,7 @@
 
 import pandas as pd
 
+from multicard.answers.phases import mean_phases
 from multicard.answers.scaling.speedup_tables import over_repeats
 from multicard.core.layout import PHASES
 from multicard.figures.series import configuration_names
@@ -20,8 +21,8 @@ def configurations(results: Results) -> pd.DataFrame:
     """Return a row for each configuration of a scenario, also for those without a completed run.
 
     Columns: `configuration` (its name), `devices`, `repeats`, `outcome`, `MEASURES` and `RATIOS` with the bounds of
-    their intervals (`…_low`, `…_high`), and the mean time of each phase of a step in seconds. Measures that no run has
-    are left out. The table is empty if the scenario has no runs.
+    their intervals (`…_low`, `…_high`), and the seconds of each phase of a step, as `mean_phases` has them. Measures
+    that no run has are left out. The table is empty if the scenario has no runs.
     """
     measures = results.frame()
     if measures.empty:
@@ -30,9 +31,8 @@ def configurations(results: Results) -> pd.DataFrame:
     values = [*recorded, *RATIOS]
     data = over_repeats(results, values, include_lost=True)
     parameters = list(results.parameters())
-    phases = [column for phase in PHASES if (column := f"{phase}_s") in measures]
-    if phases:
-        data = data.merge(results.mean_parts(phases).drop(columns="repeats"), on=parameters, how="left")
+    phases = [f"{phase}_s" for phase in PHASES]
+    data = data.merge(mean_phases(results)[[*parameters, *phases]], on=parameters, how="left")
     data.insert(0, "configuration", configuration_names(measures, data))
     bounds = [f"{value}{bound}" for value in values for bound in ("", "_low", "_high")]
     return data[["configuration", "devices", "repeats", "outcome", *bounds, *phases]]
