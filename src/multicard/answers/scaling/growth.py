@@ -55,7 +55,8 @@ Parts = Mapping[str, float]
 class Growth:
     """How much longer a step on several devices takes than the ideal step. Made by `growths`.
 
-    Parts are arithmetic means over repeats, which add up to the mean step.
+    Parts are arithmetic means over repeats, all multiplied by the factor with which they add up to the iteration time,
+    the geometric mean that all tables and figures show.
     """
 
     configuration: Configuration
@@ -215,13 +216,18 @@ def _rounded(share: float, devices: int) -> float:
 
 
 def _mean_parts(configuration: Configuration) -> dict[str, float]:
-    """Return the mean seconds of each part of a step over the completed runs; empty if no run shows its parts.
+    """Return the seconds of each part of the mean step of the completed runs; empty if no run shows its parts.
 
-    The part in which a rank computes is divided into its phases, where these were timed and no trace divides the step.
+    They add up to the iteration time; see `Growth`. The part in which a rank computes is divided into its phases, where
+    these were timed and no trace divides the step.
     """
     of_runs = [parts for run in configuration.completed if (parts := _parts_s(run))]
     names = dict.fromkeys(name for parts in of_runs for name in parts)
-    return {name: fmean(parts.get(name, 0.0) for parts in of_runs) for name in names}
+    means_s = {name: fmean(parts.get(name, 0.0) for parts in of_runs) for name in names}
+    step_s = configuration.mean(STEP_TIME)
+    sum_s = sum(means_s.values())
+    factor = step_s / sum_s if step_s and sum_s else 1.0
+    return {name: seconds * factor for name, seconds in means_s.items()}
 
 
 def _parts_s(run: MeasuredRun) -> Parts:
