@@ -174,6 +174,16 @@ def test_losses_are_means_over_ranks_and_those_that_cannot_be_compared_have_a_pa
     assert data["nothing_to_show"].tolist() == ["no losses were recorded"]
 
 
+def test_lines_that_coincide_take_turns_and_are_whole_in_the_legend(tmp_path: Path) -> None:
+    measures = measured("vision", *({"strategy": "ddp-ds", "devices": n} for n in (1, 2, 4)))
+    rows = [row for number in range(3) for row in rows_of(f"run{number}", [3, 2, 1])]
+    figure, _ = draw("loss", gathered(tmp_path, measures, steps=rows))
+    figure = closed(figure)
+    drawn_lines = [line for line in figure.axes[0].get_lines() if len(line.get_xdata())]
+    assert [line.get_linestyle() for line in drawn_lines] == ["-", "--", "--"]
+    assert [line.get_linestyle() for line in figure.legends[0].get_lines()] == ["-", "-", "-"]
+
+
 def test_of_a_long_run_neighbouring_steps_are_averaged(tmp_path: Path) -> None:
     falling = [float(1000 - n) for n in range(1000)]
     figure, data = draw("loss", gathered(tmp_path, measured("llm", {}), steps=rows_of("run0", falling)))

@@ -388,5 +388,6 @@ def _draw_lines_of_runs(axes: Axes, data: pd.DataFrame, x: str, y: str, looks: M
             axes.plot(
                 rows[x], rows[y], color=look.colour, linestyle=look.dash, marker=look.marker, markersize=4, label="_"
             )
-        # One entry of the legend for all runs of a series.
-        axes.plot([], [], color=look.colour, linestyle=look.dash, marker=look.marker, markersize=4, label=series)
+        # One entry of the legend for all runs of a series. Of a dash with a long gap it would show a dot, or nothing.
+        dash = look.dash if isinstance(look.dash, str) else "-"
+        axes.plot([], [], color=look.colour, linestyle=dash, marker=look.marker, markersize=4, label=series)
