@@ -76,6 +76,19 @@ def test_parts_of_a_bar_follow_each_other(tmp_path: Path) -> None:
     assert all(mark.is_bar for mark in marks)
 
 
+def test_marks_of_whole_trainings_have_their_settings(tmp_path: Path) -> None:
+    rows = vision_runs(100.0) + vision_runs(180.0, devices=2) + vision_runs(90.0, devices=2, num_workers=2)
+    marks = marks_of(tmp_path, "tradeoff", [row | {"scaling": "strong"} for row in rows])
+    names = ["0 workers, 1 GPU", "0 workers, 2 GPUs", "2 workers, 2 GPUs"]
+    assert sorted(mark.name for mark in marks) == sorted(names)
+    # A million images; the time is upwards, and the hours of all devices are to the right.
+    by_name = {mark.name: mark for mark in marks}
+    one, two, slow = (by_name[name] for name in names)
+    assert one.value == pytest.approx(1e6 / 100, rel=1e-3)
+    assert two.top > one.top > slow.top
+    assert one.left < two.left < slow.left
+
+
 def test_a_mark_says_its_configuration_value_interval_and_repeats_in_a_unit_that_suits_all() -> None:
     marks = [
         Mark(0.1, 0.2, "iteration_time_s", "ddp, 1 GPU", 3, 0.1, 0.09, 0.11),

@@ -95,7 +95,7 @@ _ENTRIES = (
     FigureEntry("ablation", "gains", axis="ablate"),
     FigureEntry("profiler_overhead", "gains"),
     FigureEntry("techniques", "costs", axis="technique"),
-    FigureEntry("tradeoff", "costs"),
+    FigureEntry("tradeoff", "tradeoff"),
     FigureEntry("energy", "costs"),
     FigureEntry("memory", "costs"),
 )
