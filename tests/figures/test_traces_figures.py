@@ -176,6 +176,28 @@ def test_collectives_have_their_time_and_bus_bandwidth_over_the_size_of_messages
     assert data["bus_bandwidth_bytes_per_s"].dropna().tolist() == pytest.approx([500e6, 500e6])
 
 
+def test_the_measured_peak_of_a_number_of_gpus_is_a_line(tmp_path: Path) -> None:
+    gradients = {"collective": "all_reduce", "calls": 10, "size_bytes": 1_000_000}
+    tables = {
+        "collectives": [*rows("run0", 2, collective="all_reduce", calls=10, total_s=0.02)],
+        "message_sizes": [
+            *rows("run0", 2, **gradients, total_s=0.02), *rows("run1", 4, **gradients, total_s=0.02),
+        ],
+        "runs_info": info(),
+    }  # fmt: skip
+    runs = [{"strategy": "ddp-ds", "device": "cuda", "iteration_time_s": 0.1, "devices": n} for n in (2, 4)]
+    runs[0]["peak_bus_bandwidth_bytes_per_s"] = 2e9
+    figure, data = draw("collectives", gathered(tmp_path, measured("vision", *runs), **tables))
+    _, right = closed(figure).axes
+    assert [line.get_ydata()[0] for line in right.get_lines() if len(line.get_ydata())] == [2e9]
+    assert [text.get_text() for text in right.get_legend().get_texts()] == ["2", "4", "peak of 2"]
+    # 10 MB in 20 ms, times 1 between two ranks and 3/2 between four: the axis has these and the peak.
+    low, high = right.get_ylim()
+    assert 100e6 < low < 500e6 and 2e9 < high < 10e9
+    peaks = data.dropna(subset=["size_bytes"])["peak_bus_bandwidth_bytes_per_s"]
+    assert peaks.isna().tolist() == [False, True] and peaks.tolist()[0] == 2e9
+
+
 def test_a_bus_bandwidth_counts_the_ranks_that_the_trace_tells_and_is_left_out_without_sizes(tmp_path: Path) -> None:
     # nccl-tests counts what all ranks gather: 4 MB of each of 4 ranks in 0.1 s, × (n - 1) / n.
     gather = {"collective": "all_gather", "calls": 1, "total_s": 0.1}

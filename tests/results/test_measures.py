@@ -12,7 +12,17 @@ from conftest import refusal
 from multicard.core.errors import UserError
 from multicard.core.files import write_json
 from multicard.core.layout import PHASES
-from multicard.core.units import BYTES, JOULES, ONE, OPERATIONS, OPERATIONS_PER_S, PERCENT, SECONDS, units_of
+from multicard.core.units import (
+    BYTES,
+    BYTES_PER_S,
+    JOULES,
+    ONE,
+    OPERATIONS,
+    OPERATIONS_PER_S,
+    PERCENT,
+    SECONDS,
+    units_of,
+)
 from multicard.programs import PROGRAMS
 from multicard.programs.llm.parameters import LlmParameters
 from multicard.programs.vision.measures import time_to_accuracy
@@ -163,7 +173,8 @@ def test_the_shares_of_parts_are_measures_in_the_order_of_the_parts() -> None:
 
 def test_the_unit_of_a_measure_is_that_of_its_name() -> None:
     of_names = {"s": SECONDS, "bytes": BYTES, "J": JOULES, "1/s": ONE, "operations": OPERATIONS}
-    of_names |= {"operations/s": OPERATIONS_PER_S, "share, 0 to 1": PERCENT, "relative change": PERCENT, "": None}
+    of_names |= {"operations/s": OPERATIONS_PER_S, "bytes/s": BYTES_PER_S, "": None}
+    of_names |= {"share, 0 to 1": PERCENT, "relative change": PERCENT}
     definitions = {measure.name: measure.metadata["definition"] for measure in fields(Measures)}
     for program in PROGRAMS.values():
         definitions |= program.measures.definitions

@@ -147,3 +147,15 @@ def test_a_scenario_tells_mfu_and_bound_of_its_runs(tmp_path: Path) -> None:
     assert measure_run(folder)["mfu"] is None
     found = measure_run(run(tmp_path / "two", 29e9, None), [limits(CPUS)])
     assert all(found[name] is None for name in Utilization.__annotations__)
+
+
+def test_the_peak_of_bus_bandwidth_is_that_of_the_fastest_all_reduce_between_as_many_devices(tmp_path: Path) -> None:
+    # 1 and 2 GB/s between two devices, and 16 GB/s between four.
+    rows = [
+        {"measure": "all_reduce", "devices": devices, "message_bytes": size, "bytes": size, "times_s": [seconds]}
+        for devices, size, seconds in ((2, 10**6, 1e-3), (2, 16 * 10**6, 8e-3), (4, 16 * 10**6, 1e-3))
+    ]
+    folder = run(tmp_path, 29e9, 31e9)
+    links = limits(CPUS, parts=[{"part": "all_reduce", "rows": rows}])
+    assert measure_run(folder, [links])["peak_bus_bandwidth_bytes_per_s"] == pytest.approx(2e9)
+    assert measure_run(folder, [limits(CPUS)])["peak_bus_bandwidth_bytes_per_s"] is None

@@ -1,5 +1,7 @@
 """Figures of traces: shares of summed time, CUDA calls, kernels, transfers, time of GPUs and collectives."""
 
+import itertools
+
 import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.axes import Axes
@@ -12,7 +14,7 @@ from multicard.figures import meanings
 from multicard.figures.bars import draw_stacked_bars, rows_height_in
 from multicard.figures.catalog import POINTS, SUMMED, figure
 from multicard.figures.meanings import Fill, Fills, fills_of
-from multicard.figures.points import Quantity, draw_series, series_of
+from multicard.figures.points import LINE_STYLES, Quantity, draw_series, series_of
 from multicard.figures.series import completed_of, configuration_names, device_axis, named_runs
 from multicard.figures.style import (
     NothingToShow,
@@ -187,10 +189,11 @@ def device_time(results: Results) -> tuple[Figure, pd.DataFrame]:
     "Left: time of NCCL's kernels per profiled step and GPU, by collective; it includes waiting for other ranks. "
     f"{SUMMED} Right: bus bandwidth, as nccl-tests defines it, over the size of a collective's messages, a point per "
     "configuration, collective and size, of the GPU that waited least: over the time after all ranks had joined or, if "
-    "that is unknown, over its whole time. Medians over repeats. Sizes are known if NCCL reported them to the "
+    "that is unknown, over its whole time. Medians over repeats. A line is the peak that multicard doctor --measure "
+    "found for all-reduces between as many GPUs of such a machine. Sizes are known if NCCL reported them to the "
     "profiler.",
     brief="Left: per profiled step and GPU, with waiting for other ranks. Right: bus bandwidth, as nccl-tests "
-    "defines it, of the GPU that waited least; medians over repeats.",
+    "defines it, of the GPU that waited least; medians over repeats. Lines are measured peaks (multicard doctor).",
     profiled=True,
 )
 def collectives(results: Results) -> tuple[Figure, pd.DataFrame]:
@@ -199,7 +202,8 @@ def collectives(results: Results) -> tuple[Figure, pd.DataFrame]:
     The table has a row per configuration: `configuration` (its name), its parameters, `repeats`, and a column for each
     collective, eight at most, such as `all-reduce (s)`, in seconds per step and GPU; further ones are summed in the
     column `other (s)`. If sizes of messages were recorded, rows follow for each configuration, `collective` and
-    `size_bytes` with the `bus_bandwidth_bytes_per_s`.
+    `size_bytes` with the `bus_bandwidth_bytes_per_s` and the measured `peak_bus_bandwidth_bytes_per_s`, empty if it is
+    not known.
     """
     times_of_runs = _recorded(results, per_run.collectives(results), "collectives", "collectives")
     names = list(times_of_runs)
@@ -222,18 +226,22 @@ def collectives(results: Results) -> tuple[Figure, pd.DataFrame]:
 def _bus_bandwidths(results: Results) -> pd.DataFrame:
     """Return the bus bandwidth, median over repeats: a row per configuration, collective and message size.
 
-    Columns: `configuration`, `device`, `devices`, `collective`, `size_bytes`, `bus_bandwidth_bytes_per_s`.
+    Columns: `configuration`, `device`, `devices`, `collective`, `size_bytes`, `bus_bandwidth_bytes_per_s` and
+    `peak_bus_bandwidth_bytes_per_s`, NaN if it is not known.
     """
-    runs = named_runs(results.frame())[["run", "device", "devices", "configuration"]]
+    runs = named_runs(results.frame())
+    peak = "peak_bus_bandwidth_bytes_per_s"
+    runs = runs[["run", "device", "devices", "configuration", peak]].astype({peak: float})
     bandwidths = runs.merge(per_run.bus_bandwidths(results), on="run")
     groups = bandwidths.groupby(["configuration", "device", "devices", "collective", "size_bytes"], sort=False)
-    return groups["bus_bandwidth_bytes_per_s"].median().reset_index()
+    return groups[["bus_bandwidth_bytes_per_s", peak]].median().reset_index()
 
 
 def _draw_bandwidths(axes: Axes, bandwidths: pd.DataFrame, fills: Fills) -> None:
     """Draw the bus bandwidth over the size of messages: a colour per collective, a marker per number of devices.
 
-    `fills`: fill of each collective in the left panel; its legend explains the colours.
+    A line is the measured peak of a number of devices. `fills`: fill of each collective in the left panel; its legend
+    explains the colours.
     """
     # Imported here because seaborn takes a second to import.
     import seaborn as sns
@@ -249,24 +257,31 @@ def _draw_bandwidths(axes: Axes, bandwidths: pd.DataFrame, fills: Fills) -> None
         ax=axes,
         palette={name: fills.get(name, Fill(meanings.OTHER, "")).colour for name in bandwidths["collective"].unique()},
     )
+    # Of seaborn's legend only its last entries, the numbers of devices, are kept.
+    count = bandwidths["devices"].nunique()
+    all_handles, all_words = axes.get_legend_handles_labels()
+    handles, words = all_handles[-count:], all_words[-count:]
+    peaks = bandwidths.groupby("devices")["peak_bus_bandwidth_bytes_per_s"].max().dropna()
+    for (devices, peak), dashes in zip(peaks.items(), itertools.cycle(LINE_STYLES[1:]), strict=False):
+        handles.append(axes.axhline(peak, color="0.3", linewidth=1.0, linestyle=dashes, zorder=1))
+        words.append(f"peak of {devices}")
+    axes.legend(handles, words, title=device_axis(bandwidths))
     axes.set(
         xscale="log",
         yscale="log",
         xlabel="Message size",
         ylabel="Bus bandwidth",
         xlim=_around(bandwidths["size_bytes"]),
-        ylim=_around(bandwidths["bus_bandwidth_bytes_per_s"]),
+        ylim=_around(pd.concat([bandwidths["bus_bandwidth_bytes_per_s"], peaks])),
     )
     for axis, unit in ((axes.xaxis, "B"), (axes.yaxis, "B/s")):
         low, high = axis.get_view_interval()
-        several_decades = 1000
-        axis.set_major_locator(LogLocator(10, subs=(1,) if high > several_decades * low else (1, 2, 5)))
+        several_decades, many_decades = 1e3, 1e4
+        # Beside each other, the labels of many decades would touch.
+        base = 100 if axis is axes.xaxis and high > many_decades * low else 10
+        axis.set_major_locator(LogLocator(base, subs=(1,) if high > several_decades * low else (1, 2, 5)))
         axis.set_major_formatter(EngFormatter(unit))
         axis.set_minor_formatter(NullFormatter())
-    # Of seaborn's legend only its last entries, the numbers of devices, are kept.
-    count = bandwidths["devices"].nunique()
-    handles, words = axes.get_legend_handles_labels()
-    axes.legend(handles[-count:], words[-count:], title=device_axis(bandwidths))
 
 
 def _around(values: pd.Series) -> tuple[float, float]:

@@ -42,15 +42,15 @@ FILLED_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">", "p", "h", "d
 
 
 @figure(
-    "How many devices: what does a shorter training cost in device-hours?",
-    "Time of the whole training (as many samples, or tokens, for all: the most epochs of the runs) at the measured "
-    "throughput, against the hours of all its devices together; start, tests and saving are not in it. A mark per "
-    "configuration, geometric mean over repeats, on the ray of its number of devices; its shape is its settings, as "
-    "far as configurations of one training differ in them. A line joins the fastest on each number of devices; a "
-    "hollow mark is no better in time or in hours than another one of the same training. Whiskers are 95% confidence "
-    "intervals: time and hours are uncertain together, so they lie on the rays. What learns otherwise (global batch "
-    "size, precision, learning rate, technique) has another colour, and is not the same training. Each job has a "
-    "panel. Where the length of a pass is not known, the training has a million samples.",
+    "What does a shorter training cost in device-hours?",
+    "Time of the whole training (the same number of samples or tokens for all: the most epochs of the runs) at the "
+    "measured throughput, against the hours of all its devices together, without start, tests and saving. A mark is "
+    "the geometric mean over the repeats of a configuration, on the ray of its number of devices; its shape is its "
+    "settings, as far as configurations of one training differ in them. A line joins the fastest on each number of "
+    "devices; a hollow mark is no better in time or in hours than another one of the same training. Whiskers are 95% "
+    "confidence intervals: time and hours are uncertain together, so they lie on the rays. Another colour (global "
+    "batch size, precision, learning rate, technique) is not the same training. Each job has a panel. If the length of "
+    "a pass is unknown, the training has a million samples.",
     brief="The whole training at the measured throughput, without start, tests and saving. Marks lie on the ray of "
     "their number of devices; a line joins the fastest; a hollow one is no better in time or in hours than another. "
     "Another colour is not the same training.",

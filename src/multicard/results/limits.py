@@ -160,6 +160,15 @@ def product_rate(limits: MachineLimits, precisions: Sequence[str], threads: int)
     return None
 
 
+def peak_bus_bandwidth(limits: MachineLimits, devices: int) -> float | None:
+    """Return the highest bus bandwidth of all-reduces between so many devices, over all sizes of their messages.
+
+    In bytes per second. None if it was not measured between as many devices.
+    """
+    all_reduces = [row for row in _rows(limits) if row.measure == "all_reduce" and row.devices == devices]
+    return max((row.rate.value for row in all_reduces), default=None)
+
+
 def products_disturbed(limits: MachineLimits) -> bool:
     """Return True if the measurement of matrix products was disturbed. Its rate may then be too low."""
     return any(part.disturbance and any(row.measure == "matmul" for row in part.rows) for part in limits.parts)

@@ -19,11 +19,11 @@ from multicard.programs import PROGRAMS
 from multicard.programs.program import Program
 from multicard.results.breakdown import StepPart
 from multicard.results.conditions import disturbance_of
-from multicard.results.limits import MachineLimits
+from multicard.results.limits import MachineLimits, peak_bus_bandwidth
 from multicard.results.phase_parts import parts_of_phases
 from multicard.results.run_files import RunFiles
 from multicard.results.stationarity import stationarity
-from multicard.results.utilization import operations_of_step, utilization
+from multicard.results.utilization import limits_of, operations_of_step, utilization
 from multicard.results.windows import EVALUATION, Window, elapsed_s, step_periods
 from multicard.runs.measures import ABOUT, COMMON, TRACE_TOLERANCE, Measures
 from multicard.runs.parameters import as_columns
@@ -216,6 +216,7 @@ def _common(
         mfu=used.mfu,
         hfu=used.hfu,
         mfu_of=used.mfu_of,
+        peak_bus_bandwidth_bytes_per_s=_peak_bus_bandwidth(record, machines),
         compute_share=parts.shares.get(StepPart.COMPUTE),
         compute_or_communication_share=parts.shares.get(StepPart.COMPUTE_OR_COMMUNICATION),
         memory_operations_share=parts.shares.get(StepPart.MEMORY_OPERATIONS),
@@ -225,6 +226,18 @@ def _common(
         other_share=parts.shares.get(StepPart.OTHER),
         stalled_steps=parts.stalled_steps,
     )
+
+
+def _peak_bus_bandwidth(record: RunRecord, machines: Sequence[MachineLimits]) -> float | None:
+    """Return the measured peak of all-reduces between the devices of a run; None if it is not known.
+
+    Limits are measured on one machine, so that none is known of several nodes.
+    """
+    parameters = record.parameters
+    limits = limits_of(record, parameters.device, machines)
+    if limits is None or parameters.nodes > 1:
+        return None
+    return peak_bus_bandwidth(limits, parameters.devices)
 
 
 def _in_unit(record: RunRecord, program: Program[Any], window: Window) -> Row:

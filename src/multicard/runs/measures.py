@@ -9,7 +9,7 @@ from typing import Any
 # Units, as the metadata of a field states them. "" is text, a number of things, or True or False. Tables and the report
 # take the unit from the ending of the column's name (`core.units.UNITS`); a test compares the two.
 SECONDS, BYTES, JOULES, SHARE, PER_S = "s", "bytes", "J", "share, 0 to 1", "1/s"
-OPERATIONS, OPERATIONS_PER_S, CHANGE = "operations", "operations/s", "relative change"
+OPERATIONS, OPERATIONS_PER_S, BYTES_PER_S, CHANGE = "operations", "operations/s", "bytes/s", "relative change"
 
 
 @dataclass(frozen=True)
@@ -199,6 +199,11 @@ class Measures:
     mfu_of: str | None = _measure(
         "Source of the peak: `measured` by `multicard doctor --measure` on such a device, `measured, disturbed` if "
         "something else ran then, so that the peak may be too low and the shares too high, or `vendor`."
+    )
+    peak_bus_bandwidth_bytes_per_s: float | None = _measure(
+        "Highest bus bandwidth of an all-reduce between as many devices, measured by `multicard doctor --measure` on "
+        "such a machine; empty if it was not measured, and on several nodes.",
+        BYTES_PER_S,
     )
 
     # The parts of a step, which add up to 1: see `results.breakdown.StepPart`. None for a part that is not
