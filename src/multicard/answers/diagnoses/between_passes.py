@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from statistics import fmean
 
 from multicard.answers.bottlenecks.bottlenecks import LEAST
-from multicard.answers.diagnoses.code_lines import line_between_passes
+from multicard.answers.diagnoses.code_places import MAIN_SHARE, function_name
 from multicard.answers.diagnoses.diagnosis import Diagnosis
 from multicard.answers.diagnoses.host_work import place
+from multicard.answers.diagnoses.phase_samples import FEWEST_SAMPLES
+from multicard.core.layout import BETWEEN_PASSES
 from multicard.core.units import SECONDS, number, percent, with_unit
 from multicard.results.configuration import Configuration, MeasuredRun
 from multicard.results.results import Results
@@ -33,7 +35,7 @@ def diagnoses(configuration: Configuration, results: Results) -> Iterator[Diagno
         f"between two passes{of_steps} it takes {with_unit(between_s, SECONDS)}, which is in no step ({percent(share)} "
         "of the time)"
     )
-    line = line_between_passes(configuration, results)
+    line = _main_line(configuration, results)
     if line is not None:
         site, function = line
         evidence += f", mostly{place(site, ' at ', '')}{f' (`{function}`)' if function else ''}"
@@ -51,3 +53,23 @@ def _share(run: MeasuredRun) -> float | None:
         return None
     steps_per_pass = run.number("steps_per_pass") or steps / (passes - 1)
     return max(0.0, between_s) / (max(0.0, between_s) + steps_per_pass * step_s)
+
+
+def _main_line(configuration: Configuration, results: Results) -> tuple[str, str] | None:
+    """Return the line that takes most of the time between two passes: its site ("train.py:12"), and its function.
+
+    A line within a model stands for the one that called the model, whose function is not known ("").
+    None if samples of the stack show no such line.
+    """
+    table = results.table("code_lines")
+    is_between = table["phase"] == BETWEEN_PASSES
+    rows = table[is_between & table["run"].isin([run.run for run in configuration.completed])]
+    is_outside_of_models = rows["caller"].isna()
+    site = rows["caller"].fillna(rows["site"])
+    function = rows["function"].where(is_outside_of_models, "").fillna("")
+    samples = rows.groupby([site, function])["samples_there"].sum()
+    least = max(FEWEST_SAMPLES, MAIN_SHARE * rows["samples_there"].sum())
+    if samples.empty or samples.max() < least:
+        return None
+    main_site, main_function = samples.idxmax()
+    return str(main_site), function_name(str(main_function))
