@@ -7,7 +7,7 @@ from statistics import fmean
 import pandas as pd
 
 from multicard.answers.bottlenecks.bottlenecks import LEAST
-from multicard.answers.diagnoses.loading import HANDOVER_S
+from multicard.answers.diagnoses.loading_workers import HANDOVER_S
 from multicard.answers.diagnoses.own_work import OUTSIDE, steps_of
 from multicard.answers.diagnoses.regular import FEWEST
 from multicard.answers.diagnoses.waits import without_chance
