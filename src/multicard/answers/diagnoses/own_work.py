@@ -33,7 +33,7 @@ from multicard.results.results import Results
 
 # There is nothing to compare in fewer steps.
 FEWEST_STEPS = 12
-# What `steps_of` has returned, by the results and the key of the configuration.
+# Returned by `steps_of`: by the results and the key of the configuration.
 _steps: WeakKeyDictionary[Results, dict[Hashable, list["OwnWork"]]] = WeakKeyDictionary()
 
 
@@ -83,10 +83,12 @@ class OwnWork:
         waited for within the measured steps, does not count.
         """
         ends_s = self.durations_s.cumsum()
-        ahead_s = ends_s.sub(ends_s.mean(axis=1), axis=0)
-        third = len(ahead_s) // 3
-        gained_s = ahead_s.iloc[-third:].median() - ahead_s.iloc[:third].median()
-        return bool(gained_s.max() - gained_s.min() <= self.durations_s.max(axis=1).mean())
+        # By how much each rank ends a step later than the mean of the ranks.
+        behind_s = ends_s.sub(ends_s.mean(axis=1), axis=0)
+        third = len(behind_s) // 3
+        lost_s = behind_s.iloc[-third:].median() - behind_s.iloc[:third].median()
+        longest_step_s = self.durations_s.max(axis=1).mean()
+        return bool(lost_s.max() - lost_s.min() <= longest_step_s)
 
 
 def own_work_of(configuration: Configuration, results: Results) -> list[OwnWork]:
@@ -95,22 +97,23 @@ def own_work_of(configuration: Configuration, results: Results) -> list[OwnWork]
     A run is left out if it has one rank or fewer than `FEWEST_STEPS` steps, if no backward pass was seen, or if its
     ranks do not wait for each other (`OwnWork.is_in_step`).
     """
-    return [
-        run
-        for run in steps_of(configuration, results)
-        if run.durations_s.shape[1] > 1 and BACKWARD in run.phases_s and run.is_in_step
-    ]
+    runs = []
+    for run in steps_of(configuration, results):
+        has_several_ranks = run.durations_s.shape[1] > 1
+        if has_several_ranks and BACKWARD in run.phases_s and run.is_in_step:
+            runs.append(run)
+    return runs
 
 
 def steps_of(configuration: Configuration, results: Results) -> list[OwnWork]:
     """Return the measured steps of each completed run that has `FEWEST_STEPS` steps or more that all ranks made.
 
-    Several diagnoses ask for the same steps, so they are kept as long as the results are.
+    Several diagnoses need the same steps, so they are kept as long as the results are.
     """
-    known = _steps.setdefault(results, {})
-    if configuration.key not in known:
-        known[configuration.key] = list(_read_steps(configuration, results))
-    return known[configuration.key]
+    by_configuration = _steps.setdefault(results, {})
+    if configuration.key not in by_configuration:
+        by_configuration[configuration.key] = list(_read_steps(configuration, results))
+    return by_configuration[configuration.key]
 
 
 def _read_steps(configuration: Configuration, results: Results) -> Iterator[OwnWork]:
@@ -119,29 +122,52 @@ def _read_steps(configuration: Configuration, results: Results) -> Iterator[OwnW
     collectives = host_work[host_work["kind"] == COLLECTIVE]
     for run in configuration.completed:
         measured = steps[(steps["run"] == run.run) & (steps["window"] == "measured")]
-        exchanges = collectives.loc[collectives["run"] == run.run, "phase"]
-        own_work = _of_run(run.run, measured, exchanging=frozenset(exchanges.fillna(OUTSIDE)))
+        phases = collectives.loc[collectives["run"] == run.run, "phase"]
+        own_work = _own_work(run.run, measured, exchanging=frozenset(phases.fillna(OUTSIDE)))
         if len(own_work.durations_s) >= FEWEST_STEPS:
             yield own_work
 
 
-def _of_run(run: str, steps: pd.DataFrame, exchanging: frozenset[str]) -> OwnWork:
-    """Return the measured steps of a run. `exchanging`: phases with collectives."""
+def _own_work(run: str, steps: pd.DataFrame, exchanging: frozenset[str]) -> OwnWork:
+    """Return the measured steps of a run.
+
+    `steps`: rows of the table `steps`, one for each rank and step. `exchanging`: phases in which the program itself
+    calls collectives.
+    """
     steps = steps.drop_duplicates(["rank", "step"])
-    names = [*PHASES, EVALUATION]
-    recorded = [name for name in names if steps[f"{name}_s"].notna().any()]
+    # Steps that all ranks made.
     durations_s = _by_rank(steps, "duration_s").dropna()
-    phases_s = {name: _by_rank(steps, f"{name}_s").loc[durations_s.index].fillna(0.0) for name in recorded}
-    in_phases_s = sum(phases_s.values(), 0.0 * durations_s)
+    common = durations_s.index
+
+    phases_s: dict[str, pd.DataFrame] = {}
+    in_phases_s = pd.DataFrame(0.0, index=common, columns=durations_s.columns)
+    for phase in (*PHASES, EVALUATION):
+        is_recorded = steps[f"{phase}_s"].notna().any()
+        if is_recorded:
+            phases_s[phase] = _by_rank(steps, f"{phase}_s").loc[common].fillna(0.0)
+            in_phases_s = in_phases_s + phases_s[phase]
+    # Phases may add up to slightly more than the step, as by rounding.
     phases_s[OUTSIDE] = (durations_s - in_phases_s).clip(lower=0.0)
-    counts = {
-        name: _by_rank(steps, name).loc[durations_s.index] if steps[name].notna().all() else None
-        for name in ("samples", "tokens", "padded_tokens")
-    }
-    epochs = _by_rank(steps, "epoch").loc[durations_s.index].max(axis=1)
+
+    epochs = _by_rank(steps, "epoch").loc[common].max(axis=1)
+    # Epochs that were not recorded show no end of a pass.
     is_end_of_pass = (epochs.diff(-1) != 0) & epochs.notna()
-    shared = (exchanging | {BACKWARD}) & phases_s.keys()
-    return OwnWork(run, durations_s, phases_s, is_end_of_pass=is_end_of_pass, shared=shared, **counts)
+    return OwnWork(
+        run=run,
+        durations_s=durations_s,
+        phases_s=phases_s,
+        samples=_counts(steps, "samples", common),
+        tokens=_counts(steps, "tokens", common),
+        padded_tokens=_counts(steps, "padded_tokens", common),
+        is_end_of_pass=is_end_of_pass,
+        shared=(exchanging | {BACKWARD}) & phases_s.keys(),
+    )
+
+
+def _counts(steps: pd.DataFrame, column: str, numbers: pd.Index) -> pd.DataFrame | None:
+    """Return the samples or tokens of the steps with these numbers; None if some were not recorded."""
+    is_recorded = steps[column].notna().all()
+    return _by_rank(steps, column).loc[numbers] if is_recorded else None
 
 
 def _by_rank(steps: pd.DataFrame, column: str) -> pd.DataFrame:
@@ -154,5 +180,6 @@ def beyond_others(times: pd.DataFrame, rank: int) -> np.ndarray:
     >>> beyond_others(pd.DataFrame({0: [1.0, 5.0], 1: [4.0, 4.0], 2: [2.0, 1.0]}), 1).tolist()
     [2.0, -1.0]
     """
-    difference: np.ndarray = (times[rank] - times.drop(columns=rank).max(axis=1)).to_numpy()
-    return difference
+    largest_other = times.drop(columns=rank).max(axis=1)
+    excess: np.ndarray = (times[rank] - largest_other).to_numpy()
+    return excess
