@@ -4,7 +4,8 @@ import errno
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -14,6 +15,10 @@ from multicard.core.files import sha256
 from multicard.core.layout import CHECKPOINT, EPOCHS, GPU_SAMPLES, KEPT, LOG, MEMORY_SNAPSHOT, RUN, SAVED, STEPS, TRACE
 from multicard.core.system import ask, read_or_none
 from multicard.launch.ending import deferred_signals, end_process
+from multicard.launch.node_folder import node_folder
+from multicard.launch.profiler_choice import ProfilerChoice
+from multicard.programs.machine import slurm_job
+from multicard.runs.parameters import JobParameters, run_id
 from multicard.runs.record import ScriptRecord
 
 SCRATCH = ".scratch-"
@@ -22,6 +27,36 @@ LOCK = ".lock"
 WAIT_S = 20.0
 # Locking a file raises one of these errors (errno) on a file system that has no locks.
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One attempt at a job: its parameters, profiler, time limit and folders; made by `job.run_job`."""
+
+    parameters: JobParameters
+    profiler: ProfilerChoice
+    time_limit_s: float
+    # The run directory.
+    folder: Path
+    # The folder that ranks write to: see `scratch_of_ranks`.
+    scratch: Path
+    # A temporary folder in the run directory, which all nodes see.
+    shared: Path
+
+    @property
+    def name(self) -> str:
+        """The id of the run."""
+        return run_id(self.parameters)
+
+    @property
+    def log(self) -> Path:
+        """The file with the output of the job."""
+        return self.folder / LOG
+
+    @property
+    def checkpoint(self) -> Path:
+        """The file from which the job resumes, if an earlier attempt was interrupted and left it."""
+        return self.folder / CHECKPOINT
 
 
 @contextmanager
@@ -43,6 +78,18 @@ def scratch_in(folder: Path, wait_s: float = WAIT_S) -> Iterator[Path]:
             # This removes the folders of other attempts, too: a process of a killed attempt may have written to the
             # folder of that attempt after `_clear` had removed it.
             _remove_scratch(folder)
+
+
+def scratch_of_ranks(parameters: JobParameters, shared: Path) -> AbstractContextManager[Path]:
+    """Return the folder that ranks write to.
+
+    In a Slurm job on one node it is a temporary folder of that node, because writing over a network disturbs what is
+    measured. Otherwise it is `shared`. In a job on several nodes, each node makes a folder of its own for its ranks,
+    and copies the files to `shared` when they have ended.
+    """
+    if slurm_job() and parameters.nodes == 1:
+        return node_folder()
+    return nullcontext(shared)
 
 
 @contextmanager

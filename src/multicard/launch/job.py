@@ -3,103 +3,47 @@
 import contextlib
 import shutil
 import socket
-import sys
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from multicard.core.errors import UserError
-from multicard.core.files import described, is_full, mentions_full_disk, report_unwritable, write_json
+from multicard.core.files import described, report_unwritable, write_json
 from multicard.core.job_file import JobFile, ObservedJob
-from multicard.core.layout import (
-    CHECKPOINT,
-    EPOCHS,
-    JOB,
-    LOG,
-    MEMORY_SNAPSHOT,
-    PROGRESS,
-    RUN,
-    SAVED,
-    STEPS,
-    TRACE,
-    rank_file,
-)
+from multicard.core.layout import EPOCHS, JOB, LOG, MEMORY_SNAPSHOT, RUN, SAVED, STEPS, TRACE, rank_file
 from multicard.core.pipeline import full_version
 from multicard.core.reasons import Reason, describe_reason
 from multicard.core.rendezvous import free_port
 from multicard.core.secrets import arguments_without_secrets
-from multicard.core.text import counted, printable
-from multicard.core.units import SECONDS, with_unit
 from multicard.launch import start
-from multicard.launch.attempts import scratch_in, script_version
+from multicard.launch.attempts import Attempt, scratch_in, scratch_of_ranks, script_version
 from multicard.launch.collect import Collected, collect, join_tables
-from multicard.launch.judge import (
-    JobFacts,
-    MeasuredSteps,
-    judge,
-    judge_gpus,
-    judge_profiler,
-    measured_steps,
-    text_of,
-)
-from multicard.launch.node_folder import node_folder
+from multicard.launch.job_verdict import judge_attempt
+from multicard.launch.judge import MeasuredSteps, measured_steps
 from multicard.launch.node_ranks import run_ranks
 from multicard.launch.profiler_choice import ProfilerChoice, choose_profiler
+from multicard.launch.progress import announce, follow_progress, print_progress, report_outcome
 from multicard.launch.several_nodes import run_on_nodes
 from multicard.launch.supervise import Ended
 from multicard.launch.trace_files import keep_trace
-from multicard.launch.training_checks import judge_training
 from multicard.launch.variables import secrets_in, settings
 from multicard.launchers import LAUNCHERS
-from multicard.profilers import PROFILERS
 from multicard.programs import PROGRAMS
-from multicard.programs.machine import slurm_job
 from multicard.programs.program import InputRecords
 from multicard.runs.parameters import JobParameters, run_id
 from multicard.runs.rank_report import RankReport
 from multicard.runs.record import ListedFile, Place, ProfilerUse, RunRecord
 from multicard.runs.verdict import Verdict
 
-LOG_TAIL = 20_000  # messages about a full disk are searched for in so many characters at the end of a log
-
-
-@dataclass(frozen=True)
-class Attempt:
-    """One attempt at a job: its parameters, profiler, time limit and folders; made by `run_job`."""
-
-    parameters: JobParameters
-    profiler: ProfilerChoice
-    time_limit_s: float
-    folder: Path  # the run directory
-    scratch: Path  # folder that ranks write to: see `_scratch_of_ranks`
-    shared: Path  # temporary folder in the run directory, which all nodes see
-
-    @property
-    def name(self) -> str:
-        """The id of the run."""
-        return run_id(self.parameters)
-
-    @property
-    def log(self) -> Path:
-        """The file with the output of the job."""
-        return self.folder / LOG
-
-    @property
-    def checkpoint(self) -> Path:
-        """The file from which the job resumes, if an earlier attempt was interrupted and left it."""
-        return self.folder / CHECKPOINT
-
 
 @dataclass(frozen=True)
 class Execution:
-    """The command of a job, how it ended, and when it started and ended, in UTC."""
+    """A command that ran a job, how it ended, and the times in UTC at which it started and ended."""
 
     command: Sequence[str]
     ended: Ended
-    start: datetime
-    end: datetime
+    start_time: datetime
+    end_time: datetime
 
 
 def run_job(
@@ -134,28 +78,29 @@ def run_job(
     with (
         report_unwritable(folder),
         scratch_in(folder) as shared,
-        _scratch_of_ranks(parameters, shared) as scratch,
+        scratch_of_ranks(parameters, shared) as scratch,
     ):
         attempt = Attempt(parameters, profiler, time_limit_s, folder, scratch, shared)
         has_checkpoint = attempt.checkpoint.is_file()
         _write_job_file(attempt, data, model)
         script = script_version(command.script, command.folder) if command.folder else None
-        (folder / SAVED).mkdir()  # the program may write there
+        # The program may write there.
+        (folder / SAVED).mkdir()
         secrets = secrets_in()
-        _announce(attempt, secrets)
+        announce(attempt, secrets)
+
         execution = _execute(attempt)
         collected = collect(scratch, folder, parameters)
-        verdict = _judge(attempt, execution.ended, collected)
+        verdict = judge_attempt(attempt, execution.ended, collected)
         join_tables(scratch, folder, parameters.ranks)
         measured = measured_steps(folder / STEPS, parameters.ranks)
-        if measured is not None and verdict.reason is not None:
-            reason = replace(verdict.reason, measured_steps=measured.count, step_s=measured.step_s)
-            verdict = verdict._replace(reason=reason)
+        verdict = _with_measured_steps(verdict, measured)
         _keep_memory_snapshot(attempt, verdict)
-        missing = keep_trace(
+        trace_missing = keep_trace(
             scratch, folder / TRACE, profiler.name, verdict.outcome, parameters, execution.ended,
             _trace_problem(collected),
         )  # fmt: skip
+
         # Host, hardware, versions and the like are the same on all ranks, so the record takes them from the first
         # report. Without a report they stay unknown.
         first = collected.reports[0] if collected.reports else RankReport(rank=0, outcome=verdict.outcome)
@@ -165,9 +110,9 @@ def run_job(
             reason=verdict.reason,
             parameters=parameters,
             order=order,
-            started=_timestamp(execution.start),
-            ended=_timestamp(execution.end),
-            profiler=_profiler_use(profiler, execution.ended, missing),
+            started=_timestamp(execution.start_time),
+            ended=_timestamp(execution.end_time),
+            profiler=_profiler_use(profiler, execution.ended, trace_missing),
             wall_time_s=round(execution.ended.wall_time_s, 3),
             exit_code=execution.ended.exit_code,
             ended_at_time_limit=execution.ended.timed_out,
@@ -189,7 +134,7 @@ def run_job(
             script=script,
         )
         _write_record(attempt, record)
-        _report(attempt, record, execution.ended, measured)
+        report_outcome(attempt, record, execution.ended, measured)
         return record
 
 
@@ -199,7 +144,8 @@ def refuse_job(parameters: JobParameters, folder: Path, why: Reason | str, order
     `why`: the reason. A message becomes the reason `cannot_run` on this host.
     """
     reason = Reason("cannot_run", node=socket.gethostname(), message=why) if isinstance(why, str) else why
-    text, now = describe_reason(reason), _timestamp(datetime.now(UTC))
+    text = describe_reason(reason)
+    now = _timestamp(datetime.now(UTC))
     with report_unwritable(folder), scratch_in(folder) as scratch:
         (folder / LOG).write_text(f"{text}\n", encoding="utf-8")
         join_tables(scratch, folder, 0)
@@ -217,20 +163,8 @@ def refuse_job(parameters: JobParameters, folder: Path, why: Reason | str, order
             ended_at_time_limit=False,
         )
         write_json(folder / RUN, record.as_json())
-    _print(f"{PROGRESS}{record.run}: failed, {text}")
+    print_progress(record.run, f"failed, {text}")
     return record
-
-
-def _scratch_of_ranks(parameters: JobParameters, shared: Path) -> AbstractContextManager[Path]:
-    """Return the folder that ranks write to.
-
-    In a Slurm job on one node it is a temporary folder of that node, because writing over a network disturbs what is
-    measured. Otherwise it is `shared`. In a job on several nodes, each node makes a folder of its own for its ranks,
-    and copies the files to `shared` when they have ended.
-    """
-    if slurm_job() and parameters.nodes == 1:
-        return node_folder()
-    return contextlib.nullcontext(shared)
 
 
 def _input_records(parameters: JobParameters, folders: Mapping[str, Path | None]) -> InputRecords:
@@ -244,10 +178,10 @@ def _input_records(parameters: JobParameters, folders: Mapping[str, Path | None]
 
 
 def observed_job(parameters: JobParameters, profiler: str) -> ObservedJob:
-    """Return what the observer of a job needs to know; `profiler`: name of the one that is used."""
+    """Return what the observer of a job needs to know. `profiler`: name of the profiler that is used."""
     words = start.rank_command(parameters).words
-    # Without a profiler, nothing would record them. A program that itself states how many steps it trains has them
-    # nevertheless: without them it would be ended after its last step, before it has tested after its last epoch.
+    # Without a profiler, nothing would record the profiled steps. A program that itself states how many steps it trains
+    # has them nevertheless: otherwise it would be ended after its last step, before it has tested after its last epoch.
     has_profiled_steps = profiler != "none" or parameters.measured_steps is None
     return ObservedJob(
         device=parameters.device,
@@ -287,57 +221,24 @@ def _write_job_file(attempt: Attempt, data: Path | None, model: Path | None) -> 
 
 def _execute(attempt: Attempt) -> Execution:
     """Run the ranks, on this node or on several, until all have ended."""
-    parameters, scratch = attempt.parameters, attempt.scratch
-    start = datetime.now(UTC)
-    if parameters.nodes > 1:  # each node builds the command and the environment of its own ranks
-        job = (scratch / JOB).absolute()
-        command, ended = run_on_nodes(parameters, attempt.shared, job, attempt.log, attempt.time_limit_s, _follow)
+    parameters, log, time_limit_s = attempt.parameters, attempt.log, attempt.time_limit_s
+    start_time = datetime.now(UTC)
+    if parameters.nodes > 1:
+        # Each node builds the command and the environment of its own ranks.
+        job_file = (attempt.scratch / JOB).absolute()
+        command, ended = run_on_nodes(parameters, attempt.shared, job_file, log, time_limit_s, follow_progress)
     else:
-        ranks = range(parameters.ranks)
-        command, ended = run_ranks(
-            parameters, attempt.profiler.name, scratch, attempt.log, attempt.time_limit_s, _follow, ranks
-        )
-    return Execution(command, ended, start, datetime.now(UTC))
+        profiler, ranks = attempt.profiler.name, range(parameters.ranks)
+        command, ended = run_ranks(parameters, profiler, attempt.scratch, log, time_limit_s, follow_progress, ranks)
+    return Execution(command, ended, start_time, end_time=datetime.now(UTC))
 
 
-def _judge(attempt: Attempt, ended: Ended, collected: Collected) -> Verdict:
-    """Return the verdict on a job: by its exit and the reports of its ranks first, then by whether it trained.
-
-    Raises `UserError` if the job failed because a disk was full, so that the user can free space and try again.
-    """
-    parameters = attempt.parameters
-    facts = JobFacts(
-        ended, collected.reports, parameters.ranks, attempt.time_limit_s, text_of(attempt.log), collected.node_of
-    )
-    verdict = judge(facts)
-    if verdict.outcome == "failed" and verdict.reason is not None:
-        # The reason becomes `profiler_failed` if no rank explains the failure and the profiler itself failed.
-        reason = judge_profiler(verdict.reason, PROFILERS[attempt.profiler.name], ended, attempt.log)
-        verdict = verdict._replace(reason=reason)
-    if verdict.outcome == "completed" and parameters.device == "cuda":
-        # The job failed if ranks shared a GPU.
-        verdict = judge_gpus(collected.reports, parameters.devices)
-    verdict = judge_training(parameters, verdict, collected.reports, attempt.scratch)
-    if verdict.outcome == "failed" and verdict.reason is not None:
-        full = _full_folder(verdict.reason, attempt.log, (attempt.folder, attempt.scratch))
-        if full is not None:
-            raise UserError(f"{full}: cannot be written: No space left on device; free space and start again")
-    return verdict
-
-
-def _full_folder(reason: Reason, log: Path, folders: Sequence[Path]) -> Path | None:
-    """Return the first of `folders` whose disk was full when a job failed; None if none was.
-
-    The reason or the end of the log must have a line about a full disk. Such a line alone proves nothing, because a
-    script may complain about another disk: the line has to name the folder, or the folder's disk has to be full now.
-    """
-    lines = [reason.message or "", *text_of(log)[-LOG_TAIL:].splitlines()]
-    complaints = [line for line in lines if mentions_full_disk(line)]
-    for folder in folders:
-        is_named = any(str(folder) in line or str(folder.absolute()) in line for line in complaints)
-        if is_named or (complaints and is_full(folder)):
-            return folder
-    return None
+def _with_measured_steps(verdict: Verdict, measured: MeasuredSteps | None) -> Verdict:
+    """Return the verdict with the measured steps of a job in the reason for which it did not complete."""
+    if measured is None or verdict.reason is None:
+        return verdict
+    reason = replace(verdict.reason, measured_steps=measured.count, step_s=measured.step_s)
+    return verdict._replace(reason=reason)
 
 
 def _keep_memory_snapshot(attempt: Attempt, verdict: Verdict) -> None:
@@ -352,8 +253,10 @@ def _keep_memory_snapshot(attempt: Attempt, verdict: Verdict) -> None:
 
 def _trace_problem(collected: Collected) -> str | None:
     """Return the first problem with a trace that a rank reported, with the number of the rank; None if no rank did."""
-    problems = [report for report in collected.reports if report.trace_problem]
-    return f"rank {problems[0].rank}: {problems[0].trace_problem}" if problems else None
+    for report in collected.reports:
+        if report.trace_problem:
+            return f"rank {report.rank}: {report.trace_problem}"
+    return None
 
 
 def _timestamp(time: datetime) -> str:
@@ -370,51 +273,17 @@ def _profiler_use(profiler: ProfilerChoice, ended: Ended, missing: str | None) -
 
 def _command_without_private_parts(attempt: Attempt, command: Sequence[str]) -> list[str]:
     """Return the command without secrets, and with $SCRATCH in place of the path of its scratch folder."""
-    return arguments_without_secrets([part.replace(str(attempt.scratch), "$SCRATCH") for part in command])
+    scratch = str(attempt.scratch)
+    words = [word.replace(scratch, "$SCRATCH") for word in command]
+    return arguments_without_secrets(words)
 
 
 def _write_record(attempt: Attempt, record: RunRecord) -> None:
     """Write run.json. Before that, remove an empty folder of saved files, and a checkpoint that is of no use."""
-    with contextlib.suppress(OSError):  # the folder is not empty
+    # Removing a folder that is not empty raises an error.
+    with contextlib.suppress(OSError):
         (attempt.folder / SAVED).rmdir()
     # After a time-out, another attempt can go on from the checkpoint. After a failure, the checkpoint may be the cause.
     if record.outcome != "timed_out":
         attempt.checkpoint.unlink(missing_ok=True)
     write_json(attempt.folder / RUN, record.as_json())
-
-
-def _announce(attempt: Attempt, secrets: Sequence[str]) -> None:
-    """Print that the job starts, the profiler that it runs under, and the variables that are withheld from it."""
-    profiler = attempt.profiler
-    is_as_configured = profiler.name == attempt.parameters.profiler and profiler.caveat is None
-    remark = "" if is_as_configured else f" ({profiler.why})"
-    _print(f"{PROGRESS}{attempt.name}: starting, profiler {profiler.name}{remark}")
-    if secrets:
-        withheld = f"{counted(len(secrets), 'variable')} withheld that may be secret"
-        _print(f"{PROGRESS}{attempt.name}: {withheld}: {', '.join(secrets)}")
-
-
-def _report(attempt: Attempt, record: RunRecord, ended: Ended, measured: MeasuredSteps | None) -> None:
-    """Print the outcome of the job, the time of a step if it completed, and the reason if it did not."""
-    details: list[str] = [record.outcome]
-    if measured is not None and record.completed:
-        details.append(f"{with_unit(measured.step_s, SECONDS)} per step")
-    text = ", ".join(filter(None, (*details, describe_reason(record.reason))))
-    if record.outcome == "failed" and record.reason is not None and record.reason.message is None:
-        text += f"; see {attempt.log}"
-    _print(f"{PROGRESS}{attempt.name}: {text} ({ended.wall_time_s:.0f} s)")
-
-
-def _follow(line: str) -> None:
-    """Print the progress message in a line that the job printed; print nothing for a line without one.
-
-    The message begins with `PROGRESS` and two blanks. Text before it is dropped, such as a script's progress bar.
-    """
-    _, prefix, progress = line.rpartition(f"{PROGRESS}  ")
-    if prefix:
-        _print(prefix + progress)
-
-
-def _print(line: str) -> None:
-    with contextlib.suppress(OSError):  # a closed terminal must not end the run
-        print(printable(line), file=sys.stderr, flush=True)
