@@ -1,4 +1,4 @@
-"""When a device ran the steps of its process, and what it ran that had been launched before these.
+"""When a device ran the steps of its process, and which of its work was launched before the first of them.
 
 All functions are about events whose launching calls were joined (`launches.join_calls`), and about a device whose
 process has steps.
@@ -18,16 +18,20 @@ def steps_of_device(on_device: DeviceEvents, api: Events | None, marks: Marks, l
     If too few launching calls were recorded, they are the steps of the host. `api`: the calls; None if these were not
     recorded.
     """
-    awaited = np.flatnonzero(_on_streams_of_steps(on_device, api, marks, location))
+    is_awaited = _on_streams_of_steps(on_device, api, marks, location)
+    awaited = np.flatnonzero(is_awaited)
     call = on_device.array_at("call", location).take(awaited)
     start = on_device.array_at("start", location).take(awaited)
     duration = on_device.array_at("duration", location).take(awaited)
+
     is_before_steps = launched_before_steps(on_device, marks, location)
     if is_before_steps is not None:
         # The first step waits for this work. `LONG_AGO` marks it as launched before the steps, so that it does not
         # count against the share of launching calls that must be recorded.
         call = np.where(is_before_steps.take(awaited), LONG_AGO, call)
-    return steps_on_device(marks.steps[location[:2]], call, start + duration)
+    steps_of_host = marks.steps[location[:2]]
+    end = start + duration
+    return steps_on_device(steps_of_host, call, end)
 
 
 def launched_before_steps(on_device: DeviceEvents, marks: Marks, location: Location) -> Mask | None:
@@ -37,10 +41,11 @@ def launched_before_steps(on_device: DeviceEvents, marks: Marks, location: Locat
     calls were recorded, because then the times of the calls show what was launched before the first step.
     """
     call = on_device.array_at("call", location)
+    # `UNKNOWN` is later than the start of any call.
     if call.max(initial=0) != UNKNOWN:
         return None
-    steps = marks.steps[location[:2]]
-    first_step = int(steps.starts[0]), int(steps.ends[0])
+    steps_of_host = marks.steps[location[:2]]
+    first_step = int(steps_of_host.starts[0]), int(steps_of_host.ends[0])
     start = on_device.array_at("start", location)
     return launched_before(first_step, call, start, on_device.stream_numbers(location))
 
@@ -59,11 +64,13 @@ def _on_streams_of_steps(on_device: DeviceEvents, api: Events | None, marks: Mar
     streams_of_steps: set[int | None] = set()
     if kernels is not None and api is not None:
         streams_of_steps = _streams_of_marking_threads(kernels, api, marks, location)
+    waits_for_all_streams = not streams_of_steps
     masks = []
     for events in on_device.of_kind.values():
         streams = events.group_field("stream")
-        is_awaited = [not streams_of_steps or stream in streams_of_steps for stream in streams]
-        masks.append(events.mask(is_awaited, events.slice_of(location)))
+        is_awaited = [waits_for_all_streams or stream in streams_of_steps for stream in streams]
+        events_of_location = events.slice_of(location)
+        masks.append(events.mask(is_awaited, events_of_location))
     return np.concatenate(masks)
 
 
@@ -79,5 +86,6 @@ def _streams_of_marking_threads(kernels: Events, api: Events, marks: Marks, loca
     is_by_marking_thread = marks_steps.take(thread_of_kernel)
     codes = kernels.codes_at(location)[is_by_marking_thread]
     kernels_of_code = np.bincount(codes)
+    codes_with_kernels = np.flatnonzero(kernels_of_code).tolist()
     streams = kernels.group_field("stream")
-    return {streams[code] for code in np.flatnonzero(kernels_of_code).tolist()}
+    return {streams[code] for code in codes_with_kernels}

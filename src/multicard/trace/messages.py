@@ -7,6 +7,7 @@ with a message by order (`message_order`).
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,10 +27,11 @@ COMMUNICATION_FIELDS = ("process", "device", "stream", "name", "class", "collect
 class _Message(NamedTuple):
     """The fields of a message: its collective, the number of ranks that take part, and the communicator.
 
-    `ranks` and `communicator` are None where they were not recorded.
+    `ranks` and `communicator` are None where they were not recorded. `collective` is None only for a kernel without a
+    message whose name does not contain it.
     """
 
-    collective: str
+    collective: str | None
     ranks: int | None
     communicator: str | None
 
@@ -80,6 +82,21 @@ def _shares_message(message_of_kernel: Integers) -> Mask:
     return has_message & (kernel_count > 1)
 
 
+class _KernelGroup(NamedTuple):
+    """The fields of a group of kernels.
+
+    `stream` is None if streams were not read, and `collective` if the name of the kernels does not contain it.
+    """
+
+    trace: int
+    process: int
+    device: int
+    stream: int | None
+    name: str
+    class_name: str
+    collective: str | None
+
+
 def _groups(
     kernels: Events, messages: Events | None, message_of_kernel: Integers
 ) -> tuple[Integers, list[tuple[Any, ...]]]:
@@ -87,43 +104,49 @@ def _groups(
 
     There is a new group for each pair of a kernel's old group and its message's group that occurs.
     """
+    kernel_groups = _kernel_groups(kernels)
     message_groups, message_code = _message_groups(messages, message_of_kernel)
-    # The kernel's code and `message_code` become the two digits of one number.
-    base = len(message_groups) + 1
+    # The codes of kernel and message become the two digits of one number.
+    base = len(message_groups)
     pair_of_kernel = kernels.code * np.int64(base) + message_code
     pairs, code = np.unique(pair_of_kernel, return_inverse=True)
-    kernel_groups = kernels.group_fields("process", "device", "name", "class", "collective")
-    # Streams are not read if nothing needs them.
-    streams: list[int | None] = [None] * len(kernel_groups)
-    if "stream" in kernels.fields:
-        streams = kernels.group_field("stream")
     groups: list[tuple[Any, ...]] = []
     for pair in pairs.tolist():
         kernel_code, code_of_message = divmod(pair, base)
-        trace, process, device, name, class_name, collective = kernel_groups[kernel_code]
-        message = _Message(collective, None, None)
-        if code_of_message:
-            message = message_groups[code_of_message - 1]
+        kernel = kernel_groups[kernel_code]
+        message = message_groups[code_of_message] or _Message(kernel.collective, ranks=None, communicator=None)
         # In the order of `COMMUNICATION_FIELDS`, after the trace.
-        kernel_fields = (trace, process, device, streams[kernel_code], name, class_name)
+        kernel_fields = (kernel.trace, kernel.process, kernel.device, kernel.stream, kernel.name, kernel.class_name)
         groups.append((*kernel_fields, message.collective, message.ranks, message.communicator))
     return code.astype(np.int64), groups
 
 
-def _message_groups(messages: Events | None, message_of_kernel: Integers) -> tuple[list[_Message], Integers]:
-    """Return the fields of each group of messages, and for each kernel 1 plus the code of its message's group.
+def _kernel_groups(kernels: Events) -> list[_KernelGroup]:
+    """Return the fields of each group of kernels, by its code."""
+    fields = kernels.group_fields("process", "device", "name", "class", "collective")
+    streams: list[int | None] = [None] * len(fields)
+    if "stream" in kernels.fields:
+        streams = kernels.group_field("stream")
+    groups = []
+    for stream, (trace, process, device, name, class_name, collective) in zip(streams, fields, strict=True):
+        groups.append(_KernelGroup(trace, process, device, stream, name, class_name, collective))
+    return groups
 
-    The latter is 0 if the kernel has no message.
+
+def _message_groups(messages: Events | None, message_of_kernel: Integers) -> tuple[list[_Message | None], Integers]:
+    """Return the fields of each group of messages, and for each kernel the position of its message's group in the list.
+
+    The first element of the list is None. It stands for kernels without a message.
     """
-    groups: list[_Message] = []
-    message_code = np.zeros(len(message_of_kernel), np.int64)
+    groups: list[_Message | None] = [None]
+    position = np.zeros(len(message_of_kernel), np.int64)
     if messages is not None:
         for _, collective, ranks, communicator in messages.group_fields("collective", "ranks", "communicator"):
             groups.append(_Message(collective, ranks, communicator))
         has_message = message_of_kernel != NO_MESSAGE
         codes = messages.codes(message_of_kernel[has_message])
-        message_code[has_message] = codes.astype(np.int64) + 1
-    return groups, message_code
+        position[has_message] = codes.astype(np.int64) + 1
+    return groups, position
 
 
 def _numbers_of(messages: Events | None, message_of_kernel: Integers, name: str) -> Integers:
@@ -144,34 +167,43 @@ def _messages_of(kernels: Events, api: Events | None, messages: Events) -> Integ
         if not on_devices:
             continue
         positions = np.concatenate(on_devices)
-        # The profiler recorded a message with its kernel if it gives the kernel's start. All others are calls of NCCL.
+        # PyTorch's profiler recorded the messages that have a kernel's start. All others are calls of NCCL.
         kernel_start = messages.arrays["kernel_start"][part]
-        is_noted = kernel_start != MISSING
-        noted = np.flatnonzero(is_noted) + part.start
-        if len(noted):
-            process = ProcessMessages(owner, kernels, messages, positions, noted)
-            message_of_kernel[positions] = _by_noted_kernel(process)
-        calls = np.flatnonzero(~is_noted) + part.start
+        is_call = kernel_start == MISSING
+        with_kernel = np.flatnonzero(~is_call) + part.start
+        calls = np.flatnonzero(is_call) + part.start
+        if len(with_kernel):
+            process = ProcessMessages(owner, kernels, messages, positions, with_kernel)
+            message_of_kernel[positions] = _by_recorded_kernel(process)
         if len(calls):
-            if api is not None:
-                has_no_message = message_of_kernel.take(positions) == NO_MESSAGE
-                without_message = positions[has_no_message]
-                process = ProcessMessages(owner, kernels, messages, without_message, calls)
-                message_of_kernel[without_message] = _by_call(process, api)
             process = ProcessMessages(owner, kernels, messages, positions, calls)
-            ByOrder(process, message_of_kernel).match()
+            _match_calls(process, api, message_of_kernel)
     return message_of_kernel
 
 
-def _by_noted_kernel(process: ProcessMessages) -> Integers:
+def _match_calls(process: ProcessMessages, api: Events | None, message_of_kernel: Integers) -> None:
+    """Match the kernels of a process with its calls of NCCL: by the launching call, and the others by order.
+
+    `message_of_kernel`: for each kernel of all processes the position of its message, or `NO_MESSAGE`. The messages
+    are written into it.
+    """
+    if api is not None:
+        positions = process.kernel_positions
+        has_no_message = message_of_kernel.take(positions) == NO_MESSAGE
+        without_message = positions[has_no_message]
+        message_of_kernel[without_message] = _by_call(replace(process, kernel_positions=without_message), api)
+    ByOrder(process, message_of_kernel).match()
+
+
+def _by_recorded_kernel(process: ProcessMessages) -> Integers:
     """Return the position of the message that the profiler recorded with each kernel, or `NO_MESSAGE`.
 
     That message has the correlation of the kernel, and its `kernel_start` is the start of the kernel.
     """
-    correlations = process.kernel_number("correlation"), process.message_number("correlation")
-    kernel_correlation, message_correlation = _common_codes(*correlations)
-    starts = process.kernel_number("start"), process.message_number("kernel_start")
-    kernel_start, message_start = _common_codes(*starts)
+    kernel_correlation, message_correlation = _common_codes(
+        process.kernel_number("correlation"), process.message_number("correlation")
+    )
+    kernel_start, message_start = _common_codes(process.kernel_number("start"), process.message_number("kernel_start"))
     # Correlation and start become the digits of one number: a kernel and a message have the same number if they agree
     # in both.
     largest_start = max(kernel_start.max(initial=0), message_start.max(initial=0))
@@ -180,9 +212,9 @@ def _by_noted_kernel(process: ProcessMessages) -> Integers:
     message_key = message_correlation * base + message_start
 
     order = np.argsort(message_key, kind="stable")
-    position, is_noted = first_position(message_key.take(order), kernel_key)
+    position, has_message = first_position(message_key.take(order), kernel_key)
     message = process.message_positions.take(order.take(position))
-    return np.where(is_noted, message, NO_MESSAGE)
+    return np.where(has_message, message, NO_MESSAGE)
 
 
 def _common_codes(first: Integers, second: Integers) -> tuple[Integers, Integers]:
