@@ -41,7 +41,7 @@ def test_as_many_devices_pay_as_are_faster_than_fewer(
 ) -> None:
     [job] = choices(make_results(tmp_path, runs(rates)))
     fewer = fewer_devices(job)
-    assert (None if fewer is None else (fewer.devices, fewer.more)) == paying
+    assert (None if fewer is None else (fewer.devices, fewer.more_devices)) == paying
 
 
 @pytest.mark.parametrize(("two", "is_advised"), [(50, True), (104, True), (106, False), (190, False)])

@@ -41,18 +41,17 @@ def _names_of_batches(measured: set[float]) -> dict[float, int | str]:
     {128.00001: 128, 127.0: 128, 63.4: 'about 63'}
     """
     names: dict[float, int | str] = {}
-    descending = sorted(measured, reverse=True)
-    for largest in descending:
+    largest_first = sorted(measured, reverse=True)
+    for batch in largest_first:
+        equal_batches = (larger for larger in largest_first if batch >= larger * (1 - SAME_WORK))
+        largest = next(equal_batches)
         is_whole = abs(largest - round(largest)) < ROUNDING * largest
-        name = round(largest) if is_whole else f"about {round(largest)}"
-        smallest_equal = largest * (1 - SAME_WORK)
-        for batch in descending:
-            if batch >= smallest_equal:
-                names.setdefault(batch, name)
+        names[batch] = round(largest) if is_whole else f"about {round(largest)}"
     return names
 
 
 def _with_batch_name(learning: Learning, names: Mapping[float, int | str]) -> Learning:
+    """Return what decides how much is learned, with a measured batch as what it counts as."""
     batch = learning.get(BATCH)
     if isinstance(batch, float) and batch in names:
         return {**learning, BATCH: names[batch]}
@@ -91,18 +90,20 @@ def words_of(learning: Learning | Changes) -> str:
 
 
 def _is_implied(name: str, learning: Learning | Changes) -> bool:
-    """True if `name` is the global batch, and another batch that is shown grows by the same factor."""
+    """Return True if `name` is the global batch, and another batch that is shown grows by the same factor."""
     if name != BATCH:
         return False
     factor = _factor(learning[BATCH])
+    if factor is None:
+        return False
     other_batches = [other for other in learning if other != BATCH and "batch" in other]
-    other_factors = [_factor(learning[other]) for other in other_batches]
-    return factor is not None and factor in other_factors
+    return any(_factor(learning[other]) == factor for other in other_batches)
 
 
 def _value_words(value: Any) -> str:
-    sides = value if isinstance(value, tuple) else (value,)
-    texts = ["not known" if side is None else stated_value(side) for side in sides]
+    """Return a value, or the two values of a change, in words: "fp32 → fp16"."""
+    values = value if isinstance(value, tuple) else (value,)
+    texts = ["not known" if entry is None else stated_value(entry) for entry in values]
     return " → ".join(texts)
 
 
@@ -111,5 +112,5 @@ def _factor(change: Any) -> float | None:
     if not isinstance(change, tuple) or len(change) != 2:
         return None
     before, after = change
-    are_numbers = all(isinstance(side, int | float) and side for side in change)
-    return after / before if are_numbers else None
+    are_numbers = isinstance(before, int | float) and isinstance(after, int | float)
+    return after / before if are_numbers and before and after else None

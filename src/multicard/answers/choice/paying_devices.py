@@ -25,7 +25,7 @@ class FewerDevices(NamedTuple):
 
     devices: int
     # The fastest larger number of devices, and its speed over that of `devices`.
-    more: int
+    more_devices: int
     ratio: Interval
 
 
@@ -37,21 +37,26 @@ def fewer_devices(job: Choices) -> FewerDevices | None:
     """
     pool = Pool({row.key: row.configuration.blocks(row.configuration.rate) for row in job.rows})
     by_devices = speedups(job)
-    paying: ChosenSpeedup | None = None  # None stands for one device
+    # None stands for one device.
+    paying: ChosenSpeedup | None = None
     for speedup in by_devices:
-        ratio = _over(paying, speedup, pool)
+        ratio = _speed_ratio(speedup, paying, pool)
         if ratio is not None and _may_be_faster(ratio):
             paying = speedup
     devices = 1 if paying is None else paying.choice.devices
-    larger = [(speedup.choice.devices, _over(paying, speedup, pool)) for speedup in by_devices]
-    ratios = [(count, ratio) for count, ratio in larger if count > devices and ratio is not None]
+
+    ratios: dict[int, Interval] = {}
+    for speedup in by_devices:
+        ratio = _speed_ratio(speedup, paying, pool)
+        if speedup.choice.devices > devices and ratio is not None:
+            ratios[speedup.choice.devices] = ratio
     if not ratios:
         return None
-    more, ratio = max(ratios, key=lambda pair: pair[1].value)
-    return FewerDevices(devices, more, ratio)
+    more_devices = max(ratios, key=lambda count: ratios[count].value)
+    return FewerDevices(devices, more_devices, ratios[more_devices])
 
 
-def _over(fewer: ChosenSpeedup | None, more: ChosenSpeedup, pool: Pool) -> Interval | None:
+def _speed_ratio(more: ChosenSpeedup, fewer: ChosenSpeedup | None, pool: Pool) -> Interval | None:
     """Return the speed on more devices over that on fewer, where None stands for one device."""
     if fewer is None:
         return more.ratio
@@ -59,7 +64,10 @@ def _over(fewer: ChosenSpeedup | None, more: ChosenSpeedup, pool: Pool) -> Inter
 
 
 def _may_be_faster(ratio: Interval) -> bool:
-    return verdict(ratio) == "more" or (verdict(ratio) != "less" and ratio.value > NO_FASTER)
+    """Return True if a ratio of speeds shows more, or leaves it open and is above `NO_FASTER`."""
+    if verdict(ratio) == "more":
+        return True
+    return verdict(ratio) != "less" and ratio.value > NO_FASTER
 
 
 def after_fewer_devices(
@@ -73,28 +81,29 @@ def after_fewer_devices(
     first = Candidate(_words(job, fewer), Kind.DEVICES)
     if devices <= fewer.devices:
         return [first, *trials]
-    specific = [candidate for candidate in trials if candidate.is_specific]
-    others = [*_other_training(job, fewer), *specific] or exchange
+    specific_trials = [candidate for candidate in trials if candidate.is_specific]
+    on_more_devices = [*_other_training(job, fewer), *specific_trials] or exchange
     lead = f"on {job.on(devices)}: "
-    return [first, *[replace(candidate, sentence=f"{lead}{candidate.sentence}") for candidate in others]]
+    return [first, *(replace(candidate, sentence=f"{lead}{candidate.sentence}") for candidate in on_more_devices)]
 
 
 def _other_training(job: Choices, fewer: FewerDevices) -> list[Candidate]:
-    """Return the training, unlike the reference, for which as many devices as `fewer.more` were measured to pay.
+    """Return the training, unlike the reference, for which `fewer.more_devices` were measured to pay.
 
-    It is the one with the largest speed-up; none if they pay for no other training.
+    It is the one with the largest speed-up; the list is empty if they pay for no other training.
     """
-    measured = [
-        (row, row.speedup)
-        for row in job.rows
-        if row.devices == fewer.more and not row.trains_like_reference and row.speedup is not None
-    ]
+    measured = []
+    for row in job.rows:
+        is_other_training = row.devices == fewer.more_devices and not row.trains_like_reference
+        if is_other_training and row.speedup is not None:
+            measured.append((row, row.speedup))
     if not measured:
         return []
-    row, speedup = max(measured, key=lambda pair: pair[1].value)
+    row, speedup = max(measured, key=lambda row_and_speedup: row_and_speedup[1].value)
     speedup = chosen_among(speedup, len(measured))
     if not _may_be_faster(speedup):
         return []
+    # The global batch size grows with the number of devices, without being stated.
     changes = words_of({name: values for name, values in row.changes.items() if name != BATCH})
     times_as_fast = speedup.format(unit=f"{FASTER} as {job.on(1)} with it")
     return [Candidate(f"{changes} ({LEARNS_OTHERWISE}): {times_as_fast}", Kind.PART)]
@@ -102,15 +111,19 @@ def _other_training(job: Choices, fewer: FewerDevices) -> list[Candidate]:
 
 def _words(job: Choices, fewer: FewerDevices) -> str:
     """Return as many devices as pay in words, with the reason."""
-    few, more = job.on(fewer.devices), job.on(fewer.more)
-    if fewer.ratio.value < 1 / NO_FASTER or verdict(fewer.ratio) == "less":
+    few, more = job.on(fewer.devices), job.on(fewer.more_devices)
+    disturbed = _disturbed(job, fewer)
+    few_are_faster = fewer.ratio.value < 1 / NO_FASTER or verdict(fewer.ratio) == "less"
+    if few_are_faster:
         inverse = fewer.ratio.map(lambda times: 1 / times)
+        times_as_fast = inverse.format(unit=f"{FASTER} as {more}")
         doubt = doubt_of(inverse)
-        words = f"{few}: {inverse.format(unit=f'{FASTER} as {more}')}{f', {doubt}' if doubt else ''}"
-        return f"{words}{_disturbed(job, fewer)}"
+        return f"{few}: {times_as_fast}{f', {doubt}' if doubt else ''}{disturbed}"
     ratio = fewer.ratio.format(unit="×")
-    hours = f"{number(fewer.more / fewer.devices / fewer.ratio.value)}× the {HOURS[job.device]}"
-    return f"{few}: {more} are not shown to be faster, {ratio}, and take {hours}{_disturbed(job, fewer)}"
+    # Device hours for the same work: devices times time.
+    hours_ratio = fewer.more_devices / fewer.devices / fewer.ratio.value
+    hours = f"{number(hours_ratio)}× the {HOURS[job.device]}"
+    return f"{few}: {more} are not shown to be faster, {ratio}, and take {hours}{disturbed}"
 
 
 def _disturbed(job: Choices, fewer: FewerDevices) -> str:
@@ -120,7 +133,10 @@ def _disturbed(job: Choices, fewer: FewerDevices) -> str:
     """
     if job.device != "cpu":
         return ""
-    compared = [row for row in job.rows if row.devices in (fewer.devices, fewer.more)]
-    runs = [run for row in compared for run in row.configuration.completed]
-    causes = [cause for run in runs if (cause := taken_cpus(str(run.values.get("disturbance"))))]
-    return f", while other programs took CPUs from them ({causes[0]})" if causes else ""
+    compared = [row for row in job.rows if row.devices in (fewer.devices, fewer.more_devices)]
+    for row in compared:
+        for run in row.configuration.completed:
+            cause = taken_cpus(str(run.values.get("disturbance")))
+            if cause is not None:
+                return f", while other programs took CPUs from them ({cause})"
+    return ""
