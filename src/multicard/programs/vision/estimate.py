@@ -26,11 +26,15 @@ KEPT_VALUES_OF_WIDTH = 355
 # Numbers of training and of test samples, for the sources that always have as many.
 SAMPLES = {"digits": (1438, 359), "mnist": (60_000, 10_000), "kaggle-mnist": (37_800, 4_200)}
 
-MANY_STEPS = 1 << 30  # steps of a pass over a data set of unknown size
+# Stands for the steps of a pass over a data set of unknown size.
+MANY_STEPS = 1 << 30
 
 
 def samples_of(dataset: ImageDataset) -> tuple[int | None, int | None]:
-    """Return the numbers of training and of test images that a definition implies; both None for a user's folder."""
+    """Return the numbers of training and of test images that a definition implies; both None for a user's folder.
+
+    They are the numbers that `programs.vision.prepare` makes.
+    """
     if isinstance(dataset, Synthetic):
         return dataset.samples, max(1, dataset.samples // 10)
     if not isinstance(dataset, GrayscaleSource):
@@ -49,14 +53,17 @@ def training_samples(dataset: ImageDataset) -> int | None:
 
 def resources(p: VisionParameters, inputs: Inputs) -> Resources:
     """Estimate durations, and the host's memory: loaded batches and, on a CPU, the values that autograd keeps."""
+    # Batches that are loaded ahead, one in use, and one being copied.
+    batches = p.workers_of_rank * p.prefetch_factor + 2
+    kept_values = KEPT_VALUES + KEPT_VALUES_OF_WIDTH * p.width_mult if p.device == "cpu" else 0
+    # An image has three values for each of its pixels.
+    values_per_pixel = 3 * batches + kept_values
     pixels = p.batch_of_rank * p.image_size**2
     bytes_per_value = 8 if p.precision == "fp64" else 4
-    batches = p.workers_of_rank * p.prefetch_factor + 2  # those loaded ahead, one in use, and one being copied
-    kept_values = KEPT_VALUES + KEPT_VALUES_OF_WIDTH * p.width_mult if p.device == "cpu" else 0
-    values_per_pixel = 3 * batches + kept_values
+    memory_bytes = pixels * bytes_per_value * values_per_pixel
     dataset = inputs.get("dataset")
-    durations = _durations_s(p, dataset) if dataset else None
-    return Resources(pixels * bytes_per_value * values_per_pixel / 1e6, durations_s=durations)
+    durations_s = _durations_s(p, dataset) if dataset else None
+    return Resources(rank_memory_mb=memory_bytes / 1e6, durations_s=durations_s)
 
 
 def _durations_s(p: VisionParameters, dataset: ImageDataset) -> dict[str, float] | None:
@@ -65,30 +72,39 @@ def _durations_s(p: VisionParameters, dataset: ImageDataset) -> dict[str, float]
     if samples is None and p.steps_per_epoch is None:
         return None
     steps_of_pass = MANY_STEPS if samples is None else samples // p.distinct_samples_of_step
-    steps = p.epochs * min(steps_of_pass, p.steps_per_epoch or steps_of_pass)
-    ahead = read_ahead(p, synthetic=isinstance(dataset, Synthetic))
-    # It may have more than `profiled_steps`: steps before and after the start of the profiler, and enough to show
-    # the bursts of a loader that reads ahead.
-    window = place_window(ahead, max(1, steps_of_pass), 0, p.profiled_steps)
-
-    # GPU and loader work at the same time, and the slower one determines how long a step or a test takes. Without
-    # processes that load, the training process does both in turn, and the times add up.
-    together = sum if p.loads_in_step else max
+    # An epoch has fewer steps than a pass over the data if `steps_per_epoch` states fewer.
+    steps_of_epoch = min(steps_of_pass, p.steps_per_epoch or steps_of_pass)
     gpu_s, loading_s = _gpu_s(p), _loading_s(p, dataset)
-    step_s = together((p.batch_of_device * gpu_s, p.batch_of_rank * loading_s))
+    step_s = _elapsed_s(p, p.batch_of_device * gpu_s, p.batch_of_rank * loading_s)
+
     # A test makes only forward passes, a third of the operations of training, on one GPU of each training process.
     tests_of_rank = math.ceil((test_samples or 0) / p.ranks)
-    test_s = together((tests_of_rank * (gpu_s / 3), tests_of_rank * loading_s))
+    test_s = _elapsed_s(p, tests_of_rank * (gpu_s / 3), tests_of_rank * loading_s)
+
+    # The window may have more than `profiled_steps`: steps before and after the start of the profiler, and enough to
+    # show the bursts of a loader that reads ahead.
+    ahead = read_ahead(p, synthetic=isinstance(dataset, Synthetic))
+    window = place_window(ahead, max(1, steps_of_pass), 0, p.profiled_steps)
     return {
-        "training": steps * step_s,
+        "training": p.epochs * steps_of_epoch * step_s,
         "tests": p.epochs * test_s,
         "profiled window": window.steps * step_s,
     }
 
 
+def _elapsed_s(p: VisionParameters, gpu_s: float, loading_s: float) -> float:
+    """Return the seconds in which a GPU computes and its loader loads.
+
+    Both work at the same time, and the slower one determines how long it takes. Without processes that load, the
+    training process does both in turn, and the times add up.
+    """
+    return gpu_s + loading_s if p.loads_in_step else max(gpu_s, loading_s)
+
+
 def _gpu_s(p: VisionParameters) -> float:
     """Return the seconds that one GPU takes to train on one image."""
-    return p.width_mult / IMAGES_PER_S[p.precision] * p.image_size**2 / REFERENCE_PX**2
+    reference_s = p.width_mult / IMAGES_PER_S[p.precision]
+    return reference_s * p.image_size**2 / REFERENCE_PX**2
 
 
 def _loading_s(p: VisionParameters, dataset: ImageDataset) -> float:
