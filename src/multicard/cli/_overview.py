@@ -204,21 +204,35 @@ def overview_tables(title: str, rows: "pd.DataFrame", measures: list[str], width
     """Return tables of configurations for the terminal: parameters, measures with their intervals, and outcomes.
 
     `rows`: made by `answers.overview`. Measures that no configuration has are left out, and so are the outcomes if all
-    configurations completed. Measures that do not fit into
-    `width` characters follow in further tables, so that no number is cut.
+    configurations completed. Measures that do not fit into `width` characters follow in further tables, so that no
+    number is cut.
     """
-    parameters = [
-        Column(name.removeprefix(ARGS_PREFIX), [_parameter_cell(value) for value in rows[name]], "left")
-        for name in rows
-        if name not in ("outcome", "reason") and not name.startswith(tuple(measures))
-    ]
+    parameters = []
+    for name in rows:
+        # The value and the interval of a measure have columns that begin with its name.
+        is_of_measure = name.startswith(tuple(measures))
+        if name not in ("outcome", "reason") and not is_of_measure:
+            parameters.append(_parameter_column(rows, name))
     columns = [_measure_column(rows, name) for name in measures if rows[name].notna().any()]
-    if (rows["outcome"] != "completed").any() or not columns:
-        columns.append(Column("outcome", [str(outcome).replace("_", " ") for outcome in rows["outcome"]], "left"))
+    all_completed = (rows["outcome"] == "completed").all()
+    if not all_completed or not columns:
+        columns.append(_outcome_column(rows))
     # Each table repeats the parameters, and the line at its right edge takes a character.
-    available = width - 1 - sum(column.width for column in parameters)
-    parts = _fitting_parts(columns, available)
-    return [_table(title if number == 0 else None, [*parameters, *part]) for number, part in enumerate(parts)]
+    parameters_width = sum(column.width for column in parameters)
+    parts = _fitting_parts(columns, available=width - 1 - parameters_width)
+    tables = [_table([*parameters, *part]) for part in parts]
+    tables[0].title = plain(title)
+    return tables
+
+
+def _outcome_column(rows: "pd.DataFrame") -> Column:
+    cells = [str(outcome).replace("_", " ") for outcome in rows["outcome"]]
+    return Column("outcome", cells, "left")
+
+
+def _parameter_column(rows: "pd.DataFrame", name: str) -> Column:
+    cells = [_parameter_cell(value) for value in rows[name]]
+    return Column(name.removeprefix(ARGS_PREFIX), cells, "left")
 
 
 def _parameter_cell(value: object) -> str:
@@ -249,10 +263,10 @@ def _fitting_parts(columns: Sequence[Column], available: int) -> list[list[Colum
     return parts
 
 
-def _table(title: str | None, columns: Sequence[Column]) -> "Table":
+def _table(columns: Sequence[Column]) -> "Table":
     from rich.table import Table
 
-    table = Table(title=None if title is None else plain(title), title_justify="left")
+    table = Table(title_justify="left")
     for column in columns:
         table.add_column(plain(column.heading), overflow="fold", justify=column.justify, width=column.cell_width)
     for cells in zip(*(column.cells for column in columns), strict=True):

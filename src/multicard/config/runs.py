@@ -195,7 +195,8 @@ def expand_scenario(experiment: Experiment, name: str) -> list[Run]:
 def combinations(experiment: Experiment, name: str) -> dict[tuple[Any, ...], list[Run]]:
     """Return the repeats of each combination of a scenario's varied values, in the order of the values.
 
-    If repeats are added until they are decided, these are the least, with those that `with_added_repeats` has added.
+    If repeats are added until comparisons are decided, these are the fewest repeats that the scenario states, with
+    those that `with_added_repeats` has added.
 
     The key of a combination has a value for each of `Scenario.varied`, in its order. Two combinations may have the same
     runs, because a varied parameter may have no effect in combination with the other values.
@@ -205,16 +206,22 @@ def combinations(experiment: Experiment, name: str) -> dict[tuple[Any, ...], lis
     scenario = experiment.scenarios[name]
     model = PROGRAMS[experiment.workload(name)].parameters
     # The defaults for all scenarios may include parameters that this program does not have.
-    shared = {key: value for key, value in experiment.fixed.stated().items() if key in model.model_fields}
-    fixed = flat(shared) | flat(scenario.fixed.stated())
-    varied = scenario.varied
+    defaults = {key: value for key, value in experiment.fixed.stated().items() if key in model.model_fields}
+    fixed = flat(defaults) | flat(scenario.fixed.stated())
+    repeats = range(1, scenario.repeats.least + 1)
     runs: dict[tuple[Any, ...], list[Run]] = {}
-    for combination in itertools.product(*varied.values()):
-        stated = fixed | dict(zip(varied, combination, strict=True))
+    for combination in itertools.product(*scenario.varied.values()):
+        varied = dict(zip(scenario.varied, combination, strict=True))
+        stated = fixed | varied
         effective = {key: value for key, value in stated.items() if model.applies(key, stated)}
-        runs[combination] = []
-        for repeat in range(1, scenario.repeats.least + 1):
-            values = nested(effective | {"repeat": repeat})
-            parameters = model.model_validate(values)
-            runs[combination].append(Run.of(parameters, experiment))
+        runs[combination] = [_repeat(experiment, model, effective, number) for number in repeats]
     return runs
+
+
+def _repeat(experiment: Experiment, model: type[JobParameters], values: Mapping[str, Any], number: int) -> Run:
+    """Return one repeat of a combination. `values`: of the parameters, by their flat names; the others have defaults.
+
+    Raises `ValidationError` if the values do not suit the program.
+    """
+    parameters = model.model_validate(nested({**values, "repeat": number}))
+    return Run.of(parameters, experiment)

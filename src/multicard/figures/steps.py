@@ -350,18 +350,21 @@ def _looks_of_configurations(data: pd.DataFrame, measures: pd.DataFrame) -> dict
     parameters = measures.set_index("run").loc[data["run"]].reset_index()
     varying = varied(measures, besides=("devices", "repeat"))
     settings = labels(parameters, varying) if varying else [""] * len(data)
-    setting_of = dict(zip(data["series"], settings, strict=True))
-    count_of = dict(zip(data["series"], parameters["devices"], strict=True))
-    different_settings = list(dict.fromkeys(settings))
-    counts = sorted(set(count_of.values()))
-    if len(different_settings) == 1:
-        # Then a colour for each number of devices distinguishes them best.
-        setting_of, different_settings = {name: name for name in setting_of}, list(setting_of)
-    palette = dict(zip(different_settings, colours(len(different_settings)), strict=True))
+    setting_by_series = dict(zip(data["series"], settings, strict=True))
+    devices_by_series = dict(zip(data["series"], parameters["devices"], strict=True))
+    coloured = list(dict.fromkeys(settings))
+    if len(coloured) == 1:
+        # Series differ in their number of devices alone, so a colour for each of them distinguishes them best.
+        coloured = list(setting_by_series)
+        setting_by_series = {series: series for series in coloured}
+    colour_by_setting = dict(zip(coloured, colours(len(coloured)), strict=True))
+    device_counts = sorted(set(devices_by_series.values()))
     looks = {}
-    for name, setting in setting_of.items():
-        place = counts.index(count_of[name])
-        looks[name] = Look(palette[setting], LINE_STYLES[place % len(LINE_STYLES)], MARKERS[place % len(MARKERS)])
+    for series, setting in setting_by_series.items():
+        position = device_counts.index(devices_by_series[series])
+        dash = LINE_STYLES[position % len(LINE_STYLES)]
+        marker = MARKERS[position % len(MARKERS)]
+        looks[series] = Look(colour_by_setting[setting], dash, marker)
     return looks
 
 
