@@ -79,11 +79,11 @@ class Sampling(NamedTuple):
 
 
 class WithoutLoading(NamedTuple):
-    """Times that were measured by runs without loading, in seconds."""
+    """Times that were measured by runs without loading."""
 
-    # In which the loader alone loads the batches of a step.
+    # Seconds in which the loader alone loads the batches of a step.
     loader_s: float
-    # Of a step without loading.
+    # Seconds of a step without loading.
     step_s: float
 
 

@@ -63,7 +63,7 @@ class PhaseSamples:
 def samples_in_phase(configuration: Configuration, results: Results, phase: str | None) -> PhaseSamples | None:
     """Return the samples for one phase (None: for no phase) of the steps of a configuration; None if there are none.
 
-    They are of the rank with the largest share of its samples in the phase, because the others wait for it.
+    They are of the rank with the largest share of its samples in the phase, because the others wait for this rank.
     """
     all_rows = sample_rows(configuration, results)
     if all_rows.empty:
@@ -72,8 +72,8 @@ def samples_in_phase(configuration: Configuration, results: Results, phase: str 
     for rank, rank_rows in all_rows.groupby("rank"):
         samples_there = rank_rows.loc[is_phase(rank_rows, phase), "samples_there"].sum()
         share_by_rank[rank] = samples_there / sample_count(rank_rows)
-    slowest = max(share_by_rank, key=share_by_rank.__getitem__)
-    rows = all_rows[all_rows["rank"] == slowest]
+    awaited_rank = max(share_by_rank, key=share_by_rank.__getitem__)
+    rows = all_rows[all_rows["rank"] == awaited_rank]
     phase_share = _phase_share(configuration, results, rows, phase)
     dividing = is_phase(rows, phase)
     if phase == TRANSFER and phase_share is not None:
