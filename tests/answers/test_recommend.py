@@ -25,6 +25,7 @@ from multicard.answers.choice.answers import standing
 from multicard.answers.choice.choice import Choice
 from multicard.answers.choice.choices import as_table, choices
 from multicard.answers.choice.recommend import advise, as_markdown
+from multicard.answers.scaling.headline import headline
 from multicard.cli import main
 from multicard.core.errors import UserError
 from multicard.core.files import write_json
@@ -130,6 +131,15 @@ def test_only_what_is_shown_to_be_slower_is_called_slower(tmp_path: Path) -> Non
     [second] = [row for row in job.rows if row.ratio and not row.is_worse]
     one_of_many = replace(second, ratio=Interval(0.9, 0.85, 0.95, 2, p_value=0.2))
     assert standing(one_of_many) == "not significantly slower among so many comparisons"
+
+
+def test_a_second_that_is_not_shown_to_be_slower_is_worded_as_in_a_headline(tmp_path: Path) -> None:
+    less, more = (1.04, 1.0, 0.96), (0.96, 1.0, 1.04)
+    rows = vision_runs(100, less, devices=2) + vision_runs(101, more, devices=2, layout="nhwc")
+    evidence = make_results(tmp_path, rows)
+    [which] = [answer for answer in advise(evidence).jobs[0].answers if answer.question == WHICH]
+    assert which.sentence.startswith("on 2 GPUs, no difference shown between layout: nhwc and layout: nchw: 1.01× (")
+    assert headline(evidence).sentence.startswith("no difference shown between layout nhwc and nchw: 1.01× (")
 
 
 def test_precision_and_batch_are_never_traded_silently(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from multicard.answers.answer import CHANGE, HOW_MANY, NO_THROUGHPUT, NOT_KNOWN,
 from multicard.answers.choice.choice import Choice, Gain
 from multicard.answers.choice.choices import Choices
 from multicard.answers.choice.learning import changes_from, words_of
-from multicard.answers.doubt import REMEDY, scatter_words
+from multicard.answers.doubt import REMEDY, scatter_words, undecided_words
 from multicard.answers.scaling.speedup import implausible
 from multicard.core.text import plural
 from multicard.core.units import number
@@ -252,21 +252,12 @@ def _fastest_words(job: Choices, fastest: Choice, rivals: Sequence[Choice]) -> s
         family += f" ({words_of(fastest.changes)})"
     more = f" and {len(rivals) - 1} more" if len(rivals) > 1 else ""
     rate = fastest.rate.format(unit=f" {plural(2, job.unit)} per second")
-    if verdict(ratio) == "none":
-        return _undecided_words(family, job.recipe(fastest), job.recipe(nearest), ratio) + more
+    fastest_over_nearest = ratio.map(lambda times: 1 / times)
+    undecided = undecided_words(job.recipe(fastest), job.recipe(nearest), fastest_over_nearest)
+    if undecided:
+        return f"on {family}, {undecided}{more}"
     times_as_fast = ratio.format(unit=FASTER)
     return (
         f"fastest of {fastest.rivals} on {family}: {job.recipe(fastest)}, {rate}; "
         f"{standing(nearest)}: {job.recipe(nearest)}, {times_as_fast}{more}"
     )
-
-
-def _undecided_words(family: str, fastest: str, nearest: str, ratio: Interval) -> str:
-    """Return in words that the fastest of a family is not shown to be faster than the nearest rival.
-
-    `ratio`: the speed of the rival over that of the fastest.
-    """
-    inverse = ratio.map(lambda times: 1 / times)
-    if scattered := scatter_words(inverse):
-        return f"on {family}, {fastest} against {nearest}: {scattered}; {REMEDY}"
-    return f"no difference shown on {family} between {fastest} and {nearest}: {inverse.format(unit='×')}"

@@ -9,7 +9,7 @@ import pandas as pd
 from multicard.answers.ablation import cost_lines
 from multicard.answers.ablation import costs as costs_of_parts
 from multicard.answers.answer import HOW_LONG, HOW_MANY, WHICH, Answer
-from multicard.answers.doubt import REMEDY, scatter_words
+from multicard.answers.doubt import REMEDY, undecided_words
 from multicard.answers.scaling.speedup import Speedup, implausible, speedups_of
 from multicard.answers.scaling.superlinear import superlinear_caveat
 from multicard.answers.scaling.work import STEP_TIME
@@ -275,11 +275,7 @@ def _ratio_words(name: str, base_name: str, ratio: Interval, unit: str) -> str:
 
     `ratio`: the speed of the first over that of the second; `unit`: what follows its value, up to "as".
     """
-    if scattered := scatter_words(ratio):
-        return f"{name} against {base_name}: {scattered}; {REMEDY}"
-    if verdict(ratio) == "none":
-        return f"no difference shown between {name} and {base_name}: {ratio.format(unit='×')}"
-    return f"{name} {ratio.format(unit=f'{unit} as {base_name}')}"
+    return undecided_words(name, base_name, ratio) or f"{name} {ratio.format(unit=f'{unit} as {base_name}')}"
 
 
 def _varied(configurations: Sequence[Configuration]) -> tuple[str, ...]:
