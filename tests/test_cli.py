@@ -110,9 +110,9 @@ def test_a_dry_run_tells_what_is_done_and_what_failed_from_what_would_run(tmp_pa
     assert "4 runs: 2 would run, 1 done, 1 failed before (" in out
     assert "\n--retry-failed repeats runs that failed before\n" in out
     # Two runs as long as the one that is done.
-    assert out.splitlines()[-1] == "about 3.00 min, as earlier runs took"
+    assert out.splitlines()[-1] == "about 3 min, as earlier runs took"
     again = listed("--retry-failed")[1]
-    assert "4 runs: 3 would run, 1 done (" in again and again.splitlines()[-1].startswith("about 4.50 min")
+    assert "4 runs: 3 would run, 1 done (" in again and again.splitlines()[-1].startswith("about 4 min 30 s")
     for run in runs:
         write_run(tmp_path / "results/runs", make_run(run.parameters))
     none = listed()[1]

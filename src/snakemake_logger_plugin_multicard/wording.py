@@ -10,7 +10,7 @@ from multicard.core.errors import UserError
 from multicard.core.files import read_json
 from multicard.core.layout import ANSWER, LOG, RUN, STEPS
 from multicard.core.reasons import describe_reason
-from multicard.core.units import ARGS_PREFIX, SECONDS, with_unit
+from multicard.core.units import ARGS_PREFIX, SECONDS, hours_and_minutes, with_unit
 from multicard.launch.judge import measured_steps
 
 
@@ -40,7 +40,7 @@ class Wording:
         are_on_gpus = all(run.parameters.device == "cuda" for run in runs)
         if not runs or cost.unknown or not are_on_gpus:
             return ""
-        return f", about {60 * cost.wall_h:.0f} minutes one after another"
+        return f", about {hours_and_minutes(3600 * cost.wall_h)}, one run after another"
 
     def run(self, run: str, position: int, total: int) -> str:
         """Return a name for a run: its position, its scenario and the values of what varies in that."""

@@ -11,7 +11,7 @@ from multicard.config.plan import Plan
 from multicard.config.read_run import read_run_if_any
 from multicard.config.runs import Run
 from multicard.core.errors import UserError
-from multicard.core.units import MINUTES, with_unit
+from multicard.core.units import hours_and_minutes
 from multicard.runs.parameters import JobParameters
 
 # Seconds that are assumed for every run: to start the profiler, the processes, their libraries and the process group.
@@ -67,9 +67,9 @@ class EarlierTimes:
         """Return the times in words.
 
         >>> EarlierTimes(total_s=90.0, known=6, unknown=2).sentence()
-        'about 1.50 min for 6 of the runs, as earlier ones took; 2 others are of unknown length'
+        'about 1 min 30 s for 6 of the runs, as earlier ones took; 2 others are of unknown length'
         """
-        words = f"about {with_unit(self.total_s, MINUTES)}"
+        words = f"about {hours_and_minutes(self.total_s)}"
         if not self.unknown:
             return f"{words}, as earlier runs took"
         are = "1 other is" if self.unknown == 1 else f"{self.unknown} others are"

@@ -144,6 +144,27 @@ def duration(seconds: float) -> str:
     return with_unit(seconds, SECONDS)
 
 
+def hours_and_minutes(seconds: float) -> str:
+    """Return a time that a person waits, in its two largest units; less than a second counts as one.
+
+    >>> [hours_and_minutes(seconds) for seconds in (0.2, 45.4, 120, 450, 3599.6, 7500, 97200)]
+    ['1 s', '45 s', '2 min', '7 min 30 s', '1 h', '2 h 5 min', '1 d 3 h']
+    """
+    if round(seconds) < 60:
+        return f"{max(1, round(seconds))} s"
+    if round(seconds) < 3600:
+        return _in_two_units(round(seconds), 60, "min", "s")
+    if round(seconds) < 86400:
+        return _in_two_units(round(seconds / 60), 60, "h", "min")
+    return _in_two_units(round(seconds / 3600), 24, "d", "h")
+
+
+def _in_two_units(count: int, size: int, unit: str, smaller_unit: str) -> str:
+    """Return a number of smaller units as units of `size` smaller ones, and the rest if there is one."""
+    whole, rest = divmod(count, size)
+    return f"{whole} {unit} {rest} {smaller_unit}" if rest else f"{whole} {unit}"
+
+
 def with_unit(value: float, units: Units) -> str:
     """Format a value with three digits, in the largest unit that is not larger than the value. Bytes have no decimals.
 
