@@ -82,8 +82,8 @@ def test_blocks_are_added_to_the_most_where_nothing_is_decided(
     said = capsys.readouterr().out.splitlines()
     # Each run took a minute, by its record.
     assert said == [
-        "ours: not decided after 2 repeats, one more of 4 at most, about 2 minutes (4 for all)",
-        "ours: not decided after 3 repeats, one more of 4 at most, about 2 minutes (2 for all)",
+        "ours: not decided after 2 repeats, one more of 4 at most, about 2 min (4 min for all)",
+        "ours: not decided after 3 repeats, one more of 4 at most, about 2 min (2 min for all)",
     ]
 
 

@@ -85,8 +85,7 @@ def next_repeats(plan: Plan) -> dict[str, AddedRepeats]:
     added = {}
     for name in is_scenario_decided:
         repeats = scenarios[name].repeats
-        group = plan.order[plan.scenarios[name][0].id].group
-        goes_on = not undecided.isdisjoint(group)
+        goes_on = not undecided.isdisjoint(plan.group_of(name))
         count = repeats.least + 1 if goes_on else repeats.least
         added[name] = AddedRepeats(repeats=count, decided=None if goes_on else repeats.until)
     return added

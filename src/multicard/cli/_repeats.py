@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from multicard.core.text import counted
-from multicard.core.units import number
+from multicard.core.units import hours_and_minutes, number
 
 if TYPE_CHECKING:
     from multicard.config.plan import Plan
@@ -23,23 +23,32 @@ def run_until_decided(plan: "Plan", config: Path, profile: Path | None) -> "Plan
     from multicard.config.added_repeats import open_scenarios, with_added_repeats, write_added
     from multicard.config.plan import Plan
 
-    results = Path(plan.experiment.results)
-    while names := open_scenarios(plan.experiment):
-        # Scenarios of a group run together, so that their runs alternate.
-        together = {name for run in _runs_of(plan, names) for name in plan.order[run].group}
-        targets = [str(results / "scenarios" / name / "measures.csv") for name in plan.scenarios if name in together]
-        if not run_pipeline(config, profile, targets=targets, console="runs"):
+    while open_scenarios(plan.experiment):
+        if not run_pipeline(config, profile, targets=_tables_to_measure(plan), console="runs"):
             return plan
         added = next_repeats(plan)
-        write_added(results, added)
-        for name, state in added.items():
-            print(_state_words(plan, name, state.decided is not None), flush=True)
+        write_added(Path(plan.experiment.results), added)
+        for scenario, state in added.items():
+            is_decided = state.decided is not None
+            print(_state_words(plan, scenario, is_decided), flush=True)
         plan = Plan.make(with_added_repeats(plan.experiment))
     return plan
 
 
-def _runs_of(plan: "Plan", scenarios: list[str]) -> list[str]:
-    return [run.id for name in scenarios for run in plan.scenarios[name]]
+def _tables_to_measure(plan: "Plan") -> list[str]:
+    """Return the tables of the scenarios to which repeats may be added, and of those that share runs with them.
+
+    Made by Snakemake, they need the runs of all these scenarios, so that the runs of a block alternate.
+    """
+    from multicard.config.added_repeats import open_scenarios
+    from multicard.results.results import SCENARIOS
+    from multicard.results.tables import MEASURES
+
+    scenarios: set[str] = set()
+    for scenario in open_scenarios(plan.experiment):
+        scenarios.update(plan.group_of(scenario))
+    folder = Path(plan.experiment.results) / SCENARIOS
+    return [str(folder / scenario / MEASURES) for scenario in plan.scenarios if scenario in scenarios]
 
 
 def _state_words(plan: "Plan", scenario: str, is_decided: bool) -> str:
@@ -48,24 +57,31 @@ def _state_words(plan: "Plan", scenario: str, is_decided: bool) -> str:
     The time is that of the last repeats of all configurations, which is known once they ran.
     """
     repeats = plan.experiment.scenarios[scenario].repeats
+    planned = counted(repeats.least, "repeat")
     if is_decided:
-        return f"{scenario}: decided after {counted(repeats.least, 'repeat')}"
-    words = f"{scenario}: not decided after {counted(repeats.least, 'repeat')}, one more of {repeats.most} at most"
+        return f"{scenario}: decided after {planned}"
+    words = f"{scenario}: not decided after {planned}, one more of {repeats.most} at most"
     block_s = _seconds_of_last_block(plan, scenario)
-    if block_s == 0:
+    if block_s is None:
         return words
-    most_s = block_s * (repeats.most - repeats.least)
-    return f"{words}, about {block_s / 60:.2g} minutes ({most_s / 60:.2g} for all)"
+    remaining_repeats = repeats.most - repeats.least
+    remaining_s = block_s * remaining_repeats
+    return f"{words}, about {hours_and_minutes(block_s)} ({hours_and_minutes(remaining_s)} for all)"
 
 
-def _seconds_of_last_block(plan: "Plan", scenario: str) -> float:
-    """Return how long the runs of the last repeat of a scenario took together; 0 if no record says so."""
+def _seconds_of_last_block(plan: "Plan", scenario: str) -> float | None:
+    """Return how long the runs of the last repeat of a scenario took together; None if no record says so."""
     from multicard.config.read_run import read_run_if_any
 
-    last = plan.experiment.scenarios[scenario].repeats.least
+    last_repeat = plan.experiment.scenarios[scenario].repeats.least
     folder = Path(plan.experiment.results) / "runs"
-    records = [read_run_if_any(folder / run.id) for run in plan.scenarios[scenario] if run.parameters.repeat == last]
-    return sum(record.wall_time_s or 0.0 for record in records if record is not None)
+    wall_times_s = []
+    for run in plan.scenarios[scenario]:
+        if run.parameters.repeat == last_repeat:
+            record = read_run_if_any(folder / run.id)
+            if record is not None and record.wall_time_s is not None:
+                wall_times_s.append(record.wall_time_s)
+    return sum(wall_times_s) if wall_times_s else None
 
 
 def least_and_most(plan: "Plan") -> str | None:
@@ -75,15 +91,21 @@ def least_and_most(plan: "Plan") -> str | None:
     """
     from multicard.config.estimate import estimate_cost
 
-    further = plan.further_runs()
-    if not further:
+    further_runs = plan.further_runs()
+    if not further_runs:
         return None
-    planned = [plan.runs[run] for run in plan.planned()]
+    least_runs = [plan.runs[run] for run in plan.planned()]
+    most_runs = [*least_runs, *further_runs]
+    counts = f"until decided: {len(least_runs)} to {len(most_runs)} runs"
+
     limit_min = plan.experiment.time_limit_min
-    least, most = (estimate_cost(runs, limit_min, plan.machine.gpus) for runs in (planned, [*planned, *further]))
-    counts = f"until decided: {len(planned)} to {len(planned) + len(further)} runs"
-    are_on_gpus = all(run.parameters.device == "cuda" for run in [*planned, *further])
-    if are_on_gpus and not most.unknown:
-        return f"{counts}, about {number(least.wall_h)} to {number(most.wall_h)} h"
-    limit_h = [limit_min * len(runs) / 60 for runs in (planned, [*planned, *further])]
-    return f"{counts}, which the time limit ends within {number(limit_h[0])} to {number(limit_h[1])} h"
+    least_cost = estimate_cost(least_runs, limit_min, plan.machine.gpus)
+    most_cost = estimate_cost(most_runs, limit_min, plan.machine.gpus)
+    # Costs leave out runs on CPUs.
+    are_on_gpus = all(run.parameters.device == "cuda" for run in most_runs)
+    if are_on_gpus and not most_cost.unknown:
+        return f"{counts}, about {number(least_cost.wall_h)} to {number(most_cost.wall_h)} h"
+
+    least_limit_h = len(least_runs) * limit_min / 60
+    most_limit_h = len(most_runs) * limit_min / 60
+    return f"{counts}, which the time limit ends within {number(least_limit_h)} to {number(most_limit_h)} h"

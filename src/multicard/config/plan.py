@@ -112,6 +112,11 @@ class Plan:
         """Places of all runs by id, in the order in which they start."""
         return planned_order(self.scenarios, self.experiment.order_seed)
 
+    def group_of(self, scenario: str) -> tuple[str, ...]:
+        """Return the names of the scenarios that share runs with a scenario, itself included; see `planned_order`."""
+        first_run = self.scenarios[scenario][0]
+        return self.order[first_run.id].group
+
     def planned(self) -> list[str]:
         """Return the ids of the runs that are to run here, in the order in which they start."""
         return [run for run in self.order if self.reasons[run] is None and run not in self.measured]
@@ -156,7 +161,7 @@ class Plan:
         It does not come between two runs of the group, because the machine would cool down before the second run, or be
         busy with something else. It comes before the next group of scenarios.
         """
-        return self.priority_of_trace(self.scenarios[scenario][0].id)
+        return self._group_priorities[self.group_of(scenario)]
 
     def priority_of_trace(self, run: str) -> float:
         """Return the priority of reading a run's trace: after the last run of the group in which the run starts."""
