@@ -9,6 +9,7 @@ prints in the job's own.
 import logging
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -40,6 +41,15 @@ class LogHandlerSettings(LogHandlerSettingsBase):
             "choices": [RESULTS, RUNS, ERRORS, FULL],
         },
     )
+    began: float = field(
+        default=0.0,
+        metadata={
+            "help": "when the command began that started Snakemake, in seconds of the system's monotonic clock; 0: now"
+        },
+    )
+    earlier_runs: int = field(
+        default=0, metadata={"help": "runs that this command made when it started Snakemake before"}
+    )
 
 
 class LogHandler(LogHandlerBase):
@@ -63,12 +73,10 @@ class LogHandler(LogHandlerBase):
         self._warnings: set[str] = set()
         # Set when the pipeline is to end.
         self._ending = threading.Event()
-        if output.dryrun:
-            self._mode = FULL
-        elif isinstance(self.settings, LogHandlerSettings):
-            self._mode = self.settings.console
-        else:
-            self._mode = RESULTS
+        settings = self.settings if isinstance(self.settings, LogHandlerSettings) else LogHandlerSettings()
+        self._mode = FULL if output.dryrun else settings.console
+        self._began = settings.began or time.monotonic()
+        self._earlier_runs = settings.earlier_runs
         self._all = ColorizingTextHandler(
             output.nocolor,
             sys.stdout if output.stdout else sys.stderr,
@@ -143,6 +151,8 @@ class LogHandler(LogHandlerBase):
             self.lock,
             lines=self._mode in (RESULTS, RUNS),
             results=self._mode == RESULTS,
+            began=self._began,
+            earlier_runs=self._earlier_runs,
         )
 
     def _warn(self, message: str) -> None:

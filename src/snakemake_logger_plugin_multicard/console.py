@@ -15,6 +15,7 @@ from multicard.config.plan import Plan
 from multicard.core.errors import UserError
 from multicard.core.layout import LAUNCHES, PROGRESS
 from multicard.core.text import counted
+from multicard.core.units import hours_and_minutes
 from multicard.workflow.slurm_queue import Queue
 from snakemake_logger_plugin_multicard.failures import REFUSES, cause_of, last_line
 from snakemake_logger_plugin_multicard.progress import Progress
@@ -59,10 +60,23 @@ class Console:
     lines
         True if more is printed than errors.
     results
-        True if the results of all scenarios are printed at the end, too.
+        True if the results of all scenarios are printed at the end, too, and before them how long the runs took.
+    began
+        When the command began that the runs are part of, in seconds of `time.monotonic`.
+    earlier_runs
+        Number of runs that this command made before this pipeline.
     """
 
-    def __init__(self, plan: Plan, configs: Sequence[str], lock: RLock, lines: bool, results: bool) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        configs: Sequence[str],
+        lock: RLock,
+        lines: bool,
+        results: bool,
+        began: float,
+        earlier_runs: int,
+    ) -> None:
         self.has_failed = False
         self.on_cluster = False
         self.retries = 0  # number of times that Snakemake tries a failed job again
@@ -72,6 +86,8 @@ class Console:
         self._lock = lock
         self._prints_lines = lines
         self._prints_results = results
+        self._began = began
+        self._earlier_runs = earlier_runs
         self._terminal = Terminal(keeps_state=lines)
         self._wording = Wording(plan)
         self._progress = Progress()
@@ -182,9 +198,17 @@ class Console:
         elif self._has_begun and self.has_failed:
             self.error(f"not all was made: {_log_file()} says more; the same command makes what is missing")
 
+    def _total(self) -> str:
+        """Return how many runs the command made, and how long it took until now; "" if it made none."""
+        made = self._earlier_runs + self._progress.ended
+        if not made:
+            return ""
+        return f"{counted(made, 'run')} in {hours_and_minutes(time.monotonic() - self._began)}"
+
     def _print_results(self) -> None:
         if not self._has_begun:
             self._line("Nothing to be done: the results are there")
+        self._line(self._total())
         scenarios = self._plan.scenarios
         if len(scenarios) == 1:
             # Its table and the answers that sum it up follow.

@@ -8,7 +8,7 @@ from multicard.config.read_run import read_run_if_any
 from multicard.config.wording import setting
 from multicard.core.errors import UserError
 from multicard.core.files import read_json
-from multicard.core.layout import ANSWER, LOG, RUN, STEPS
+from multicard.core.layout import ANSWER, LOG, STEPS
 from multicard.core.reasons import describe_reason
 from multicard.core.units import ARGS_PREFIX, SECONDS, hours_and_minutes, with_unit
 from multicard.launch.judge import measured_steps
@@ -31,7 +31,7 @@ class Wording:
 
         On this machine earlier runs tell it, else the work of runs on GPUs if it is known of all.
         """
-        missing = [run for run in self._plan.planned() if not (self._folder / "runs" / run / RUN).exists()]
+        missing = self._plan.without_record()
         times = None if self._plan.experiment.cluster else times_by_earlier_runs(self._plan, missing)
         if times is not None:
             return f", {times.sentence()}"

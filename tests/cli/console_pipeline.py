@@ -36,11 +36,19 @@ class Pipeline:
     said: Callable[[], Any]  # what is shown, as `capsys` has it
     output: "Output"
 
-    def __init__(self, folder: Path, console: str = "results", starts: bool = True, **output: bool) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        console: str = "results",
+        starts: bool = True,
+        began: float = 0.0,
+        earlier_runs: int = 0,
+        **output: bool,
+    ) -> None:
         self.folder = folder
         plan = {"results": "results", "fixed": TINY, "scenarios": {"formats": FORMATS}}
         self.plan = Plan.make(check(plan, "mine.yaml", outside=False))
-        self.handler = LogHandler(SimpleNamespace(**OUTPUT | output), LogHandlerSettings(console))
+        self.handler = LogHandler(SimpleNamespace(**OUTPUT | output), LogHandlerSettings(console, began, earlier_runs))
         self.jobs: dict[str, int] = {}
         self.say("4 runs planned", plan=self.plan)
         if starts:

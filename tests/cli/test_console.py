@@ -3,6 +3,7 @@
 import logging
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -56,6 +57,27 @@ def test_each_run_has_a_line_and_each_scenario_its_result(pipeline: Pipeline) ->
         "formats: fp64 10% slower than fp32 (n=2) → results/figures/formats/step_times.png",
     ]
     assert said.err == ""
+
+
+def test_the_runs_of_a_command_and_its_time_stand_before_the_results(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(
+        "snakemake_logger_plugin_multicard.console.print_results", lambda *_: print("report: results/report.html")
+    )
+    monkeypatch.setattr("snakemake_logger_plugin_multicard.console.time", SimpleNamespace(monotonic=lambda: 1000.0))
+
+    def last_lines(made: int, **earlier: Any) -> list[str]:
+        pipeline = Pipeline(folder, **earlier)
+        pipeline.begins(launch_run=made)
+        for run in pipeline.plan.planned()[:made]:
+            pipeline.runs(run)
+        pipeline.handler.close()
+        return capsys.readouterr().out.splitlines()[-2:]
+
+    assert last_lines(2, began=550.0, earlier_runs=16) == ["18 runs in 7 min 30 s", "report: results/report.html"]
+    assert last_lines(1, began=975.0) == ["1 run in 25 s", "report: results/report.html"]
+    assert last_lines(0, began=999.0)[0].startswith("no run is missing: only what is made of the runs; ")
 
 
 def test_a_run_whose_steps_are_damaged_has_a_line_that_says_so(pipeline: Pipeline) -> None:

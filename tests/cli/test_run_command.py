@@ -53,10 +53,12 @@ def test_snakemake_prints_the_results_or_errors_alone_or_with_options_all(
     assert plain[-4:] == ["--logger", "multicard", "--logger-multicard-console", "results"]
     assert given(targets=["results/measured"])[-2:] == ["errors", "results/measured"]
     assert given(targets=["results/measured"], console="runs")[-2:] == ["runs", "results/measured"]
+    of_command = ["--logger-multicard-began=12.5", "--logger-multicard-earlier-runs=3"]
+    assert given(began=12.5, earlier_runs=3)[-2:] == of_command
     other = given(profile=Path("profiles/slurm"), options=["--dry-run", "results/report.html"])
     assert other[other.index("--profile") + 1] == "profiles/slurm"
     assert other[-3:] == ["full", "--dry-run", "results/report.html"]
-    assert capfd.readouterr().out == "said\n" * 4
+    assert capfd.readouterr().out == "said\n" * 5
 
 
 def test_a_profile_that_was_edited_to_state_more_than_options_is_used_as_it_is(

@@ -27,9 +27,18 @@ class FakePipeline:
     def __init__(self) -> None:
         self.starts: list[int] = []  # number of runs that each start made
         self.targets: list[Sequence[str]] = []
+        self.earlier_runs: list[int] = []  # number of runs by earlier starts, as each start is told
         self.stops_at: int | None = None  # the start that makes nothing, as if it failed
 
-    def __call__(self, config: Path, profile: Path | None = None, *, targets: Sequence[str] = (), **_: Any) -> bool:
+    def __call__(
+        self,
+        config: Path,
+        profile: Path | None = None,
+        *,
+        targets: Sequence[str] = (),
+        earlier_runs: int = 0,
+        **_: Any,
+    ) -> bool:
         """Make what is missing; return False if this start is the one that makes nothing."""
         if self.stops_at == len(self.starts):
             return False
@@ -47,6 +56,7 @@ class FakePipeline:
             looks = plan.experiment.scenarios[name].repeats.looks
             write_scenario(folders, {}, results / "scenarios" / name, looks=looks)
         self.starts.append(made)
+        self.earlier_runs.append(earlier_runs)
         self.targets.append(targets)
         return True
 
@@ -78,6 +88,8 @@ def test_blocks_are_added_to_the_most_where_nothing_is_decided(
     assert pipeline.starts == [4, 2, 2]
     measures = ["results/scenarios/ours/measures.csv"]
     assert pipeline.targets == [measures, measures, ()]
+    # The last start prints how many runs the command made.
+    assert pipeline.earlier_runs == [0, 0, 6]
     assert read_added(Path("results")) == {"ours": AddedRepeats(repeats=4)}
     said = capsys.readouterr().out.splitlines()
     # Each run took a minute, by its record.

@@ -46,6 +46,7 @@ def test_snakemake_alone_makes_the_least_repeats_and_names_what_adds_more(starte
     said = (started / "said").read_text()
     assert repeats(started) == [1, 1, 2, 2]
     assert "until decided: 4 to 6 runs" in said
+    assert re.search(r"^4 runs in \d", said, re.M)
     assert re.search(r"^next, to add repeats until comparisons are decided: multicard run", said, re.M)
     assert (started / "results" / "report.html").exists()
     index = json.loads((started / "results/scenarios/formats/tables.json").read_text())
@@ -58,6 +59,7 @@ def test_multicard_run_adds_what_decides_and_a_second_start_adds_nothing(started
     # How much a busy machine scatters decides which of both it is.
     if state["decided"] is None:
         assert state["repeats"] == MOST and "formats: not decided after 2 repeats, one more of 3 at most" in said
+        assert re.search(r"^2 runs in \d", said, re.M)
     else:
         assert state["repeats"] == 2 and "formats: decided after 2 repeats" in said
     expected = sorted([*range(1, state["repeats"] + 1)] * 2)

@@ -18,13 +18,27 @@ def run_pipeline(
     options: Sequence[str] = (),
     targets: Sequence[str] = (),
     console: str = "errors",
+    began: float = 0.0,
+    earlier_runs: int = 0,
 ) -> bool:
     """Run a configuration file with Snakemake in the current folder; return True if Snakemake made all targets.
 
-    `profile`: profile of Snakemake; None for the shipped one for this machine. `options`: further options of Snakemake;
-    with options, Snakemake prints its own output instead of that of `snakemake_logger_plugin_multicard`. `targets`:
-    files to make; by default all files are made, the report included. `console`: what is printed while targets are
-    made, `errors` alone or the `runs`, too.
+    Parameters
+    ----------
+    profile
+        Profile of Snakemake; None for the shipped one for this machine.
+    options
+        Further options of Snakemake. With options, Snakemake prints its own output instead of that of
+        `snakemake_logger_plugin_multicard`.
+    targets
+        Files to make; by default all files are made, the report included.
+    console
+        What is printed while targets are made: `errors` alone or the `runs`, too.
+    began
+        When the command began that the runs are part of, by `time.monotonic`; 0 if it begins with this pipeline. The
+        results say how long it took.
+    earlier_runs
+        Number of runs that this command made before.
     """
     pipeline = pipeline_folder()
     if options:
@@ -36,6 +50,8 @@ def run_pipeline(
     command += ["--snakefile", str(pipeline / "workflow/Snakefile")]
     command += ["--profile", str(profile)] if profile else _local_options(pipeline / "profiles/local")
     command += ["--logger", "multicard", "--logger-multicard-console", console]
+    if began:
+        command += [f"--logger-multicard-began={began}", f"--logger-multicard-earlier-runs={earlier_runs}"]
     command += [*options, *targets]
     return _run(command) == 0
 

@@ -10,8 +10,10 @@ if TYPE_CHECKING:
     from multicard.config.plan import Plan
 
 
-def run_until_decided(plan: "Plan", config: Path, profile: Path | None) -> "Plan":
-    """Run the repeats that decide the comparisons of a plan's scenarios; return the plan with these repeats.
+def run_until_decided(plan: "Plan", config: Path, profile: Path | None) -> tuple["Plan", int]:
+    """Run the repeats that decide the comparisons of a plan's scenarios.
+
+    Return the plan with these repeats, and how many runs were made.
 
     After each block, one more repeat of all configurations of a group of scenarios, Snakemake starts again with a plan
     that has the next one. A last block, by which scenarios have their most repeats, is left to the caller to run, and
@@ -23,16 +25,20 @@ def run_until_decided(plan: "Plan", config: Path, profile: Path | None) -> "Plan
     from multicard.config.added_repeats import open_scenarios, with_added_repeats, write_added
     from multicard.config.plan import Plan
 
+    made = 0
     while open_scenarios(plan.experiment):
-        if not run_pipeline(config, profile, targets=_tables_to_measure(plan), console="runs"):
-            return plan
+        missing = plan.without_record()
+        has_made_all = run_pipeline(config, profile, targets=_tables_to_measure(plan), console="runs")
+        made += len(missing) - len(plan.without_record())
+        if not has_made_all:
+            return plan, made
         added = next_repeats(plan)
         write_added(Path(plan.experiment.results), added)
         for scenario, state in added.items():
             is_decided = state.decided is not None
             print(_state_words(plan, scenario, is_decided), flush=True)
         plan = Plan.make(with_added_repeats(plan.experiment))
-    return plan
+    return plan, made
 
 
 def _tables_to_measure(plan: "Plan") -> list[str]:

@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -155,6 +156,7 @@ def run_and_print(plan: "Plan", config: Path, profile: Path | None = None, retry
     from multicard.config.read_run import read_run_if_any
     from multicard.core.layout import RUN
 
+    began = time.monotonic()
     folder = Path(plan.experiment.results) / "runs"
     if retry_failed:
         for run in plan.planned():
@@ -163,8 +165,8 @@ def run_and_print(plan: "Plan", config: Path, profile: Path | None = None, retry
                 (folder / run / RUN).unlink()
     if not plan.experiment.cluster:
         say(*_crowded(plan))
-    plan = run_until_decided(plan, config, profile)
-    has_made_all = run_pipeline(config, profile)
+    plan, earlier_runs = run_until_decided(plan, config, profile)
+    has_made_all = run_pipeline(config, profile, began=began, earlier_runs=earlier_runs)
     records = [read_run_if_any(folder / run) for run in plan.runnable()]
     ended = {record.outcome if record else None for record in records}
     if not has_made_all or "completed" not in ended:

@@ -78,10 +78,10 @@ class Plan:
         record.
         """
         undecided = set()
-        for name in self.planned():
+        for name in self.without_record():
             run = self.runs[name]
             folder = _data_folder(run)
-            if folder is None or (Path(self.experiment.results) / "runs" / name / RUN).exists():
+            if folder is None:
                 continue
             is_stated = run.program.inputs["dataset"].sample_count(run.inputs["dataset"]) is not None
             if not is_stated and not (folder / PROVENANCE).exists():
@@ -120,6 +120,11 @@ class Plan:
     def planned(self) -> list[str]:
         """Return the ids of the runs that are to run here, in the order in which they start."""
         return [run for run in self.order if self.reasons[run] is None and run not in self.measured]
+
+    def without_record(self) -> list[str]:
+        """Return the ids of the `planned` runs that have no record yet, in the order in which they start."""
+        folder = Path(self.experiment.results) / "runs"
+        return [run for run in self.planned() if not (folder / run / RUN).exists()]
 
     def further_runs(self) -> list[Run]:
         """Return the runs that may be added here before all comparisons are decided; none for fixed repeats."""
