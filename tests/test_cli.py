@@ -360,6 +360,30 @@ def test_bad_arguments_are_named_before_anything_is_read(tmp_path: Path) -> None
         f"--perfetto: cannot write to {tmp_path}: {tmp_path} is a folder, expected a file"
     )
     assert "is not a folder" in refused(none, "--perfetto", path / "events.json")
+    assert refused(none, "--perfetto", "/dev/null").endswith("/dev/null is a device or a pipe, expected a file")
+
+
+def test_files_that_exist_are_replaced_only_if_that_is_stated(tmp_path: Path) -> None:
+    trace, tables = nsys_export(tmp_path / "t.sqlite"), tmp_path / "tables"
+    kernels, notes = tables / "kernels.csv", tables / "notes.csv"
+    tables.mkdir()
+    for file in (kernels, notes):
+        file.write_text("mine")
+    to_tables = ("--only", "kernels", "--out", tables)
+    remedy = "exists, expected a new name; --overwrite replaces it"
+    assert refused(trace, *to_tables) == f"--out: {kernels} {remedy}"
+    assert refused(trace, "--out", tables) == f"--out: {kernels} {remedy}"
+    before = trace.read_bytes()
+    assert refused(trace, "--perfetto", trace) == f"--perfetto: {trace} {remedy}"
+    assert trace.read_bytes() == before
+    assert multicard("analyze", trace, "--only", "timeline", "--out", tables).returncode == 0
+    assert (kernels.read_text(), notes.read_text()) == ("mine", "mine")
+    assert multicard("analyze", trace, *to_tables, "--overwrite").returncode == 0
+    assert kernels.read_text() != "mine" and notes.read_text() == "mine"
+    events = tmp_path / "events.json"
+    events.write_text("mine")
+    assert multicard("analyze", trace, "--perfetto", events, "--overwrite").returncode == 0
+    assert "traceEvents" in events.read_text()
 
 
 @pytest.mark.parametrize("command", ["report", "recommend"])

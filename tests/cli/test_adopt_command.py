@@ -121,3 +121,13 @@ def test_adopting_again_changes_nothing_unasked(folder: Path, monkeypatch: pytes
     assert "adopted.yaml: exists and differs; --overwrite replaces it" in refused.stderr
     assert refused.returncode == 1
     assert (folder / "adopted.yaml").read_bytes() == before
+
+
+def test_a_folder_of_the_users_is_not_taken_for_results(folder: Path, tmp_path: Path) -> None:
+    report = tmp_path / "results-adopted" / "report.html"
+    report.parent.mkdir()
+    report.write_text("my own")
+    done = multicard("analyze", "--as-runs", folder / "traces.csv", folder=tmp_path)
+    refusal = "results-adopted: not results of multicard; rename it, or work in another folder\n"
+    assert (done.returncode, done.stderr, report.read_text()) == (1, refusal, "my own")
+    assert [path.name for path in tmp_path.iterdir()] == ["results-adopted"]

@@ -136,6 +136,19 @@ def test_each_of_several_results_is_compared_with_the_one_before(baseline: Path,
     assert all(len(suite) == 2 for suite in (first, second))
 
 
+def test_a_junit_file_is_replaced_if_this_command_wrote_it(baseline: Path, slower: Path, tmp_path: Path) -> None:
+    file = tmp_path / "found.xml"
+    check(baseline, slower, "--junit", file)
+    check(slower, baseline, "--junit", file)
+    [suite] = ElementTree.parse(file).getroot()
+    assert suite.get("name") == f"{slower} → {baseline}"
+    others = '<?xml version="1.0"?><testsuites name="pytest tests"/>'
+    file.write_text(others)
+    done = compared(slower, baseline, "--junit", file)
+    refusal = f"--junit: {file} exists, expected a new name; delete it, or state another one\n"
+    assert (done.returncode, done.stderr, file.read_text()) == (1, refusal, others)
+
+
 def test_of_results_that_are_compared_with_themselves_a_doubt_is_one_line(slower: Path) -> None:
     printed = check(slower, slower, "--verbose")[1]
     doubts = [line for line in printed.splitlines() if line.startswith("in doubt: ")]

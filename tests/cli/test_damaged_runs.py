@@ -109,7 +109,7 @@ def test_status_and_archive_read_results_that_cannot_be_written(
     before = Path("all.tar.gz").read_bytes()
     again = multicard("archive", "--out", "all.tar.gz")
     assert (again.returncode, Path("all.tar.gz").read_bytes()) == (1, before)
-    assert again.stderr == "--out: all.tar.gz exists, expected a new file; delete it, or state another one\n"
+    assert again.stderr == "--out: all.tar.gz exists, expected a new name; delete it, or state another one\n"
     write_configuration(Path("multicard.yaml"), Path("results"), 2)
     # As those above, it need not be told the name that scale gives.
     found = multicard("run", "--dry-run").stdout

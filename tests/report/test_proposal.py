@@ -333,5 +333,9 @@ def test_a_page_that_was_edited_is_not_replaced(tmp_path: Path, monkeypatch: pyt
     Path("proposal.md").write_text("my words")
     with pytest.raises(SystemExit) as stopped:
         main(["report", "results", "--proposal", "--samples", "1e6"])
-    assert str(stopped.value).startswith("--proposal: proposal.md exists, expected a new file")
+    assert str(stopped.value).startswith("--proposal: proposal.md exists, expected a new name")
     assert Path("proposal.md").read_text() == "my words"
+    Path("other-scaling.svg").write_text("my picture")
+    with pytest.raises(SystemExit, match=r"--proposal: other-scaling\.svg exists, expected a new name"):
+        main(["report", "results", "--proposal", "other.md", "--samples", "1e6"])
+    assert Path("other-scaling.svg").read_text() == "my picture"

@@ -174,7 +174,7 @@ def test_a_name_that_is_taken_and_a_package_that_is_missing_are_refused(
     recorded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "there").write_text("mine")
-    with pytest.raises(SystemExit, match="there: exists already, expected a new name"):
+    with pytest.raises(SystemExit, match="there exists, expected a new name; delete it, or state another one"):
         main(["export", str(recorded), "--to", "json", "--out", str(tmp_path / "there")])
     assert (tmp_path / "there").read_text() == "mine"
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)

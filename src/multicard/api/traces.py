@@ -28,6 +28,9 @@ if TYPE_CHECKING:  # a second to import, which the command line saves
     from multicard.results.step_periods import StepTime
 
 
+TIMELINE_FIGURE = "timeline.png"
+
+
 class NotRecorded(UserError):
     """Raised for a table or figure that the trace has no events for; the message says which events are missing."""
 
@@ -98,6 +101,14 @@ def _has_marked_steps(activity: ActivityTables) -> bool:
     """True if the tables `phases` or `timeline` show steps, because the program marked ranges named `step`."""
     rows = [*activity.rows.get("phases", []), *activity.rows.get("timeline", [])]
     return any((row.get("phase") or row["scope"]) == STEP for row in rows)
+
+
+def table_files(folder: Path, tables: Collection[str]) -> list[Path]:
+    """Return the files to which `TraceAnalysis.save` writes some tables, and its figure, if they are recorded."""
+    files: list[Path] = []
+    for name in tables:
+        files += [folder / f"{name}.parquet", folder / f"{name}.csv"]
+    return [*files, folder / TIMELINE_FIGURE] if "timeline" in tables else files
 
 
 class TraceAnalysis:
@@ -289,7 +300,7 @@ class TraceAnalysis:
         if self._shows_devices():
             from multicard.figures.timeline import draw_timeline
 
-            figure = folder / "timeline.png"
+            figure = folder / TIMELINE_FIGURE
             draw_timeline(self.rows("timeline"), figure)
             written.append(figure)
         return written

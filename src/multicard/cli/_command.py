@@ -1,4 +1,13 @@
-"""What a command is, and the arguments that several commands share."""
+"""What a command is, the arguments that several commands share, and what a command may replace.
+
+No command replaces what multicard did not write, unless the user states --overwrite:
+
+- A file that an option names has to be new: it may hold work of the user, or older results (`refuse_existing`).
+- A file that multicard wrote may be replaced where each call is meant to write it anew, as in CI. The file has to show
+  by its content that multicard wrote it, or to have that content already (`refuse_different`).
+- A folder of results belongs to multicard, which brings its files up to date, if runs of multicard are in it
+  (`refuse_foreign_results`).
+"""
 
 import argparse
 import os
@@ -18,6 +27,8 @@ from multicard.core.validation import did_you_mean
 # shipped in a clone.
 OF_SCALE, SHIPPED = Path("multicard.yaml"), Path("config/config.yaml")
 MEASURE, UNDERSTAND, PREPARE = "Measure", "Understand", "Prepare and share"  # groups of commands
+# What to do about a file that exists, for commands that have this option.
+OVERWRITE_REMEDY = "--overwrite replaces it"
 
 
 # Exit codes that have the same meaning for every command; 0 means that all is well.
@@ -146,15 +157,34 @@ def refuse_unwritable(option: str, file: Path) -> None:
 
     Called before anything is measured, so that no measurement is lost.
     """
-    reason = f"{file} is a folder, expected a file" if file.is_dir() else unwritable(file.absolute().parent)
+    reason: str | None
+    if file.is_dir():
+        reason = f"{file} is a folder, expected a file"
+    elif file.exists() and not file.is_file():
+        reason = f"{file} is a device or a pipe, expected a file"
+    else:
+        reason = unwritable(file.absolute().parent)
     if reason:
         raise UserError(f"{option}: cannot write to {file}: {reason}")
 
 
-def refuse_existing(option: str, file: Path) -> None:
-    """Raise `UserError` if the file that an option names exists, because it may hold work of the user, or older runs.
+def refuse_existing(option: str, *paths: Path, remedy: str = "delete it, or state another one") -> None:
+    """Raise `UserError` if a file or folder that an option names exists. Called before anything is made."""
+    for path in paths:
+        if path.exists():
+            raise UserError(f"{option}: {path} exists, expected a new name; {remedy}")
 
-    Called before anything is made.
+
+def refuse_different(file: Path, text: str, remedy: str) -> None:
+    """Raise `UserError` if a file exists and has another content than `text`, which is to be written to it."""
+    if file.exists() and file.read_bytes() != text.encode():
+        raise UserError(f"{file}: exists and differs; {remedy}")
+
+
+def refuse_foreign_results(results: Path, remedy: str) -> None:
+    """Raise `UserError` if the folder for results has content, but no run of multicard.
+
+    Called if the configuration that names the folder is new: a run that was interrupted leaves a folder without runs.
     """
-    if file.exists():
-        raise UserError(f"{option}: {file} exists, expected a new file; delete it, or state another one")
+    if results.is_dir() and any(results.iterdir()) and not any(results.glob("runs/*/run.json")):
+        raise UserError(f"{results}: not results of multicard; {remedy}")

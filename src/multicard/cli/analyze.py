@@ -9,7 +9,16 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from multicard.cli._command import CANNOT_TELL_CODE, UNDERSTAND, Command, refuse_unwritable
+from multicard.cli._command import (
+    CANNOT_TELL_CODE,
+    OVERWRITE_REMEDY,
+    UNDERSTAND,
+    Command,
+    refuse_different,
+    refuse_existing,
+    refuse_foreign_results,
+    refuse_unwritable,
+)
 from multicard.cli._console import NAME_WIDTH, rows_table, say, text_table
 from multicard.core.errors import UserError
 from multicard.core.files import atomic_write, unwritable
@@ -39,6 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--only", type=lambda names: names.split(","), metavar="TABLE,...", help="compute only these tables (faster)"
     )  # fmt: skip
     add("--perfetto", type=Path, metavar="FILE", help="write the events for ui.perfetto.dev: .json or .json.gz")
+    add("--overwrite", action="store_true", help=f"replace files that exist; with --as-runs, a different {CONFIG}")
     add("--large", action="store_true", help="also read gzipped files that unpack to very many times their size")
     add(
         "--as-runs", action="store_true",
@@ -47,7 +57,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     add = parser.add_argument_group("with --as-runs").add_argument
     add("--step-range", metavar="NAME", help="range (NVTX, record_function) around a step (default: detected)")
-    add("--overwrite", action="store_true", help=f"replace a different {CONFIG}")
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -64,12 +73,11 @@ def run(arguments: argparse.Namespace) -> None:
 
     out, events = arguments.out, arguments.perfetto
     if out is not None:
-        if out.exists() and not out.is_dir():
-            raise UserError(f"--out: {out} is a file, expected a folder")
-        if reason := unwritable(out):
-            raise UserError(f"--out: cannot write to {out}: {reason}")
+        _check_folder(out, arguments.only, arguments.overwrite)
     if events is not None:
         refuse_unwritable("--perfetto", events)
+        if not arguments.overwrite:
+            refuse_existing("--perfetto", events, remedy=OVERWRITE_REMEDY)
     # Tables are computed from everything that was recorded. Without tables, the answer is about the steps.
     tables = arguments.verbose or arguments.only or arguments.json or out is not None
     trace = read_trace(
@@ -100,6 +108,22 @@ def run(arguments: argparse.Namespace) -> None:
     say(*remarks, stderr=arguments.json)  # with --json, standard output has only JSON
     if not is_known:
         sys.exit(CANNOT_TELL_CODE)
+
+
+def _check_folder(out: Path, tables: list[str] | None, overwrite: bool) -> None:
+    """Raise `UserError` if tables cannot be written to a folder, or if files there would be replaced unasked.
+
+    `tables`: names of the tables that are computed; None for all.
+    """
+    from multicard.api.traces import table_files
+    from multicard.trace.tables import ACTIVITIES
+
+    if out.exists() and not out.is_dir():
+        raise UserError(f"--out: {out} is a file, expected a folder")
+    if reason := unwritable(out):
+        raise UserError(f"--out: cannot write to {out}: {reason}")
+    if not overwrite:
+        refuse_existing("--out", *table_files(out, tables or ACTIVITIES), remedy=OVERWRITE_REMEDY)
 
 
 def _print_answer(trace: "TraceAnalysis") -> bool:
@@ -146,6 +170,8 @@ def _make_runs(table: Path, overwrite: bool, step_range: str | None, large: bool
     runs = read_table(table)
     config = {"results": RESULTS, **configuration(runs)}
     experiment = check(config, "multicard analyze --as-runs")
+    if not CONFIG.exists():
+        refuse_foreign_results(Path(RESULTS), "rename it, or work in another folder")
     command = printable(shlex.join(["multicard", "analyze", "--as-runs", str(table)]))
     text = (
         f"# Written by {command}. The runs are in the results, and nothing is launched:\n"
@@ -159,8 +185,8 @@ def _make_runs(table: Path, overwrite: bool, step_range: str | None, large: bool
             print(printable("; ".join([f"{traced.run.id}: {steps}", *traced.notices])), flush=True)
         if errors:
             raise UserError(*errors)
-        if CONFIG.exists() and not overwrite and CONFIG.read_text(encoding="utf-8") != text:
-            raise UserError(f"{CONFIG}: exists and differs; --overwrite replaces it")
+        if not overwrite:
+            refuse_different(CONFIG, text, OVERWRITE_REMEDY)
         with atomic_write(CONFIG) as temporary:
             temporary.write_text(text, encoding="utf-8")
         for run in scratch.iterdir():

@@ -11,17 +11,29 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
-from multicard.cli._command import CANNOT_TELL_CODE, FAILURE_CODE, UNDERSTAND, Command, refuse_unwritable
+from multicard.cli._command import (
+    CANNOT_TELL_CODE,
+    FAILURE_CODE,
+    UNDERSTAND,
+    Command,
+    refuse_existing,
+    refuse_unwritable,
+)
 from multicard.cli._compare_traces import compare_traces
 from multicard.cli._console import say
 from multicard.core.errors import UserError
 from multicard.core.files import atomic_write
+from multicard.core.system import read_or_none
 from multicard.core.text import counted, printable
 
 if TYPE_CHECKING:
     from multicard.answers.comparison.results import Comparison
     from multicard.answers.comparison.words import SideNames
     from multicard.api.results import ExperimentResults
+
+
+# Name of the test suites in JUnit files of this command.
+SUITES_NAME = "multicard compare"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -75,8 +87,10 @@ def compare_results(arguments: argparse.Namespace) -> int:
         if tolerance is None:
             raise UserError("--junit: expected --fail-above X% with it")
         refuse_unwritable("--junit", arguments.junit)
+        if not _is_own_junit(arguments.junit):
+            refuse_existing("--junit", arguments.junit)
     results = _read_all(arguments.paths)
-    suites = ElementTree.Element("testsuites")
+    suites = ElementTree.Element("testsuites", name=SUITES_NAME)
     codes = []
     for before, after in pairwise(results):
         comparison = before.compare(after, tolerance, measures)
@@ -166,6 +180,14 @@ def _exit_code(comparison: "Comparison", problems: Sequence[str]) -> int:
     return CANNOT_TELL_CODE if problems or has_unjudged or not comparison.changes else 0
 
 
+def _is_own_junit(file: Path) -> bool:
+    """True if a file begins as the JUnit files that this command writes, which CI has it write at each call."""
+    if not file.is_file():
+        return False
+    content = read_or_none(file.read_bytes) or b""
+    return f'<testsuites name="{SUITES_NAME}"'.encode() in content[:200]
+
+
 def _add_suite(suites: ElementTree.Element, comparison: "Comparison", name: str, problems: Sequence[str]) -> None:
     """Add a suite with a test case per configuration and measure.
 
@@ -183,7 +205,7 @@ def _add_suite(suites: ElementTree.Element, comparison: "Comparison", name: str,
             tag = tags.get(change.verdict, "skipped")
             ElementTree.SubElement(case, tag, message=printable(change_words(change)))
     for problem in problems:
-        case = ElementTree.SubElement(suite, "testcase", classname="multicard compare", name="results")
+        case = ElementTree.SubElement(suite, "testcase", classname=SUITES_NAME, name="results")
         ElementTree.SubElement(case, "error", message=printable(problem))
 
 

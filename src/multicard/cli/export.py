@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from multicard.cli._command import PREPARE, Command, add_results
+from multicard.cli._command import PREPARE, Command, add_results, refuse_existing
 from multicard.cli._console import say
 
 # The keys of `multicard.share.export.EXPORT_FORMATS`, repeated here so that the help does not import that module.
@@ -27,14 +27,17 @@ def run(arguments: argparse.Namespace) -> None:
     from multicard.share.export import EXPORT_FORMATS, as_line, export, exported_runs
 
     source: Path = arguments.source
+    name = source.resolve().name.removesuffix(ARCHIVE).removesuffix(".yaml")
+    out = arguments.out or Path(f"{name}-{arguments.to}")
+    is_printed = arguments.to == "json" and not arguments.out
+    if not is_printed:
+        refuse_existing("--out", out)
     results = read_results(source)
     runs = exported_runs(results.measures, results.steps)
-    if arguments.to == "json" and not arguments.out:
+    if is_printed:
         for exported_run in runs:
             print(as_line(exported_run))
         return
-    name = source.resolve().name.removesuffix(ARCHIVE).removesuffix(".yaml")
-    out = arguments.out or Path(f"{name}-{arguments.to}")
     export(runs, arguments.to, out)
     opened = EXPORT_FORMATS[arguments.to].opened.format(out=out)
     say(f"exported {counted(len(runs), 'run')}: {out} ({opened})")

@@ -100,11 +100,11 @@ def print_proposal(arguments: argparse.Namespace, stated: Mapping[str, Any]) -> 
     """Write the page for an application, and print the names of its files. `stated`: values of `APPLIED`."""
     from multicard import read_results
     from multicard.answers.choice.applied import Request
-    from multicard.report.proposal.document import check_markdown
+    from multicard.report.proposal.document import check_markdown, figure_file
 
     check_markdown(arguments.proposal)
     refuse_unwritable("--proposal", arguments.proposal)
-    refuse_existing("--proposal", arguments.proposal)
+    refuse_existing("--proposal", arguments.proposal, figure_file(arguments.proposal))
     work = next((name for name in WORK if name in stated), None)
     if work is None:
         raise UserError(f"--proposal: the work of a run is not stated, expected one of --{', --'.join(WORK)}")

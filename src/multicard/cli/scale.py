@@ -12,11 +12,14 @@ from typing import TYPE_CHECKING, Any
 from multicard.cli._command import (
     MEASURE,
     OF_SCALE,
+    OVERWRITE_REMEDY,
     SHIPPED,
     Command,
     add_device,
     device_of,
     numbers_of_devices,
+    refuse_different,
+    refuse_foreign_results,
     refuse_unwritable,
 )
 from multicard.cli._next_step import command_line, next_step
@@ -115,7 +118,7 @@ def run(arguments: argparse.Namespace) -> None:
     if warning:
         print(warning, flush=True)
     if not path.exists():
-        _refuse_foreign_folder(Path(experiment.results))
+        refuse_foreign_results(Path(experiment.results), "choose another folder with --config-out NAME.yaml")
     if not arguments.write_only:
         check_start(plan, planning=arguments.dry_run, by_option=True)
     if arguments.dry_run:
@@ -149,20 +152,15 @@ def _by_option(line: str) -> str:
     return f"multicard scale: --{options[key[1]]}: {line[key.end() :]}"
 
 
-def _refuse_foreign_folder(results: Path) -> None:
-    """Raise `UserError` if the folder for results has content, but no run of multicard."""
-    if results.is_dir() and any(results.iterdir()) and not any(results.glob("runs/*/run.json")):
-        raise UserError(f"{results}: not results of multicard; choose another folder with --config-out NAME.yaml")
-
-
 def _write(path: Path, text: str, overwrite: bool) -> None:
     """Write the configuration file; raise `UserError` if a different one exists and `overwrite` is False."""
     refuse_unwritable("--config-out", path)
-    if path.exists() and not overwrite and path.read_bytes() != text.encode():
-        raise UserError(
-            f"{path}: exists and differs; --overwrite replaces it and keeps finished runs whose parameters are the "
-            f"same, --config-out FILE writes another; to run it as it is: {command_line('run', path)}"
+    if not overwrite:
+        remedy = (
+            f"{OVERWRITE_REMEDY} and keeps finished runs whose parameters are the same, --config-out FILE writes "
+            f"another; to run it as it is: {command_line('run', path)}"
         )
+        refuse_different(path, text, remedy)
     with atomic_write(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 

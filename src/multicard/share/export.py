@@ -55,16 +55,14 @@ class ExportFormat:
 def export(runs: Sequence[ExportedRun], to: str, out: Path) -> None:
     """Write runs in another tool's format.
 
-    `to`: a key of `EXPORT_FORMATS`. `out`: the file (json, openmetrics) or folder to write.
+    `to`: a key of `EXPORT_FORMATS`. `out`: the new file (json, openmetrics) or folder to write.
 
-    Raises `UserError` if the tool's package is missing, or if `out` exists already or cannot be written.
+    Raises `UserError` if the tool's package is missing, or if `out` cannot be written.
     """
     export_format = EXPORT_FORMATS[to]
     missing = [name for module, name in export_format.packages.items() if importlib.util.find_spec(module) is None]
     if missing:
         raise UserError(f"--to {to} needs {' and '.join(missing)}: pip install {' '.join(missing)}")
-    if out.exists():
-        raise UserError(f"{out}: exists already, expected a new name")
     reason = unwritable(out.absolute().parent)
     if reason:
         raise UserError(f"{out}: cannot be written: {reason}")

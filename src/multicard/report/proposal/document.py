@@ -65,13 +65,18 @@ def check_markdown(out: Path) -> None:
         raise UserError(f"--proposal: found {str(out)!r}, expected a name that ends in .md; to convert that: {convert}")
 
 
+def figure_file(out: Path) -> Path:
+    """Return the file of the figure of a page; `out`: the file of the page."""
+    return out.with_name(f"{out.stem}-scaling.svg")
+
+
 def write_proposal(proposal: Proposal, out: Path) -> list[Path]:
     """Write the page as Markdown, and its figure as SVG in the same folder; return the files.
 
     Raises `UserError` if the name does not end in .md.
     """
     check_markdown(out)
-    figure = out.with_name(f"{out.stem}-scaling.svg") if proposal.has_figure else None
+    figure = figure_file(out) if proposal.has_figure else None
     template = markdown_template(Path(__file__).with_name("proposal.md.j2"))
     text = template.render(proposal=proposal, picture=figure and figure.name)
     if figure is not None:
