@@ -12,6 +12,7 @@ from multicard.answers.comparison.environments import environment_differences
 from multicard.answers.comparison.results import Comparison, compare
 from multicard.answers.comparison.sides import Side, name_of, read_side
 from multicard.programs.script.parameters import ScriptParameters
+from multicard.stats.looks import level_of_look
 from script_runs import write_script_run
 
 REPEATS = (1.0, 1.01, 0.99)  # how much longer the steps of each repeat last
@@ -19,7 +20,13 @@ STEP_S = 0.1
 
 
 def results(
-    folder: Path, times: float, repeats: tuple[float, ...] = REPEATS, size: int = 8, devices: int = 2, **changes: Any
+    folder: Path,
+    times: float,
+    repeats: tuple[float, ...] = REPEATS,
+    size: int = 8,
+    devices: int = 2,
+    looks: int = 1,
+    **changes: Any,
 ) -> Side:
     """Return the repeats of a configuration, whose steps last so many times 0.1 s, measured from their files."""
     parameters = {"command": ["train.py", "{size}"], "args": {"size": size}, "device": "cpu", "devices": devices}
@@ -27,7 +34,7 @@ def results(
     for number, factor in enumerate(repeats, start=1):
         job = ScriptParameters(**parameters, repeat=number)
         folders.append(write_script_run(folder, job, STEP_S * times * factor, **changes))
-    return read_side(folders)
+    return read_side(folders, {run.name: looks for run in folders})
 
 
 def both(one: Side, other: Side) -> Side:
@@ -88,6 +95,14 @@ def test_a_time_is_judged_among_all_that_is_compared(plain: Side, tmp_path: Path
     alone = ttest_ind(logs + np.log(1.01), logs, equal_var=False).pvalue
     # One of two; the memory, which is equal, has a p-value of 1.
     assert change_of(comparison, "iteration_time").change.p_value == pytest.approx(2 * alone, rel=1e-2)
+
+
+def test_an_interval_allows_for_each_look_that_one_side_was_given(tmp_path: Path) -> None:
+    before, after = results(tmp_path / "a", 1, looks=9), results(tmp_path / "b", 1.01)
+    logs = np.log(REPEATS)
+    expected = ttest_ind(logs + np.log(1.01), logs).confidence_interval(level_of_look(9))
+    found = change_of(compare(before, after, measures=["iteration_time"]), "iteration_time").change
+    assert (found.low, found.high) == pytest.approx((np.exp(expected.low) - 1, np.exp(expected.high) - 1), rel=1e-2)
 
 
 def test_configurations_are_kept_apart_and_missing_runs_are_named(plain: Side, tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from multicard.api.scenario import ScenarioResults
 from multicard.config.experiment import ARCHIVE, Experiment, parameters_in
 from multicard.config.figures import WidthName
 from multicard.config.load import read_experiment
+from multicard.config.runs import expand
 from multicard.core.errors import UserError
 from multicard.core.files import sha256
 from multicard.core.layout import MACHINES, RUN
@@ -31,8 +32,8 @@ from multicard.report.assemble import Drawn, check_free, draw, measure
 from multicard.report.proposal.document import write_proposal
 from multicard.report.proposal.propose import propose
 from multicard.report.results import ScenarioPlan, read_records
-from multicard.results.results import SCENARIOS, Results
-from multicard.results.tables import MEASURES
+from multicard.results.results import SCENARIOS, Results, looks_by_run
+from multicard.results.tables import MEASURES, ScenarioTables
 from multicard.share.allowed import Allowed
 from multicard.share.manifest import experiment_of
 from multicard.share.unpack import unpack
@@ -303,7 +304,23 @@ class ExperimentResults:
     @cached_property
     def _side(self) -> Side:
         with self._naming_members():
-            return read_side(sorted(path.parent for path in self._runs.glob(f"*/{RUN}")))
+            return read_side(sorted(path.parent for path in self._runs.glob(f"*/{RUN}")), self._looks)
+
+    @property
+    def _looks(self) -> dict[str, int]:
+        """By run how often the results are looked at while repeats are added, if several times.
+
+        The configuration states it, or the tables of the scenarios. Unlike other properties, this computes no tables.
+        """
+        if self._experiment is None:
+            measured = self.path.glob(f"{SCENARIOS}/*/{MEASURES}")
+            return looks_by_run(ScenarioTables(path.parent) for path in measured)
+        experiment = self._experiment()
+        looks: dict[str, int] = {}
+        for name, runs in expand(experiment).items():
+            for run in runs:
+                looks[run.id] = max(experiment.scenarios[name].repeats.looks, looks.get(run.id, 1))
+        return looks
 
     @cached_property
     def _results(self) -> Results:

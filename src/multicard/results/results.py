@@ -1,6 +1,6 @@
 """`Results`: the measured runs of one or several scenarios. Analyses, figures, reports and commands start from it."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -44,6 +44,8 @@ class Results:
     scenarios: tuple[ScenarioTables, ...] = ()
     # Names of the runs that skipped a part of their step and that `where` left out of `measures`.
     left_out_ablated: frozenset[str] = frozenset()
+    # By run how often the results are looked at (`looks_by_run`), as far as `scenarios` do not state it.
+    stated_looks: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def read(cls, folder: Path, scenarios: Sequence[str] | None = None) -> "Results":
@@ -103,13 +105,8 @@ class Results:
 
     @cached_property
     def _looks(self) -> Mapping[str, int]:
-        """By run how often the results of its scenario are looked at; of several scenarios that have it, the most."""
-        looks: dict[str, int] = {}
-        for scenario in self.scenarios:
-            if scenario.looks > 1:
-                for run in scenario.measures["run"]:
-                    looks[run] = max(scenario.looks, looks.get(run, 1))
-        return looks
+        """By run how often the results of its scenario are looked at; a run that is missing here is looked at once."""
+        return {**self.stated_looks, **looks_by_run(self.scenarios)}
 
     def configurations(self) -> list[Configuration]:
         """Return the configurations whose runs skipped no part of their step, in the order of their first runs."""
@@ -283,6 +280,19 @@ class Results:
         Equal runs on several machines are then repeats of one configuration. Figures show them like this, and say so.
         """
         return replace(self, provenances={})
+
+
+def looks_by_run(scenarios: Iterable[ScenarioTables]) -> dict[str, int]:
+    """Return how often the results of each run are looked at while repeats are added (`stats.looks`), if several times.
+
+    Of several scenarios that have a run, the one that is looked at most often counts.
+    """
+    looks: dict[str, int] = {}
+    for scenario in scenarios:
+        if scenario.looks > 1:
+            for run in scenario.measures["run"]:
+                looks[run] = max(scenario.looks, looks.get(run, 1))
+    return looks
 
 
 def _within_one(share: float) -> float:

@@ -4,9 +4,10 @@ A configuration is what its runs share: all parameters but the repeat.
 """
 
 import re
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 import pandas as pd
 
@@ -42,8 +43,11 @@ class Side:
     configurations: dict[Hashable, Configuration]
 
 
-def read_side(folders: Sequence[Path]) -> Side:
+def read_side(folders: Sequence[Path], looks: Mapping[str, int] = MappingProxyType({})) -> Side:
     """Read a set of run directories, and compute the measures of each run.
+
+    `looks`: by run how often the results were looked at while repeats were added (`stats.looks`); once if it is not
+    stated.
 
     Raises `UserError` if a file of a run is missing or damaged.
     """
@@ -55,7 +59,7 @@ def read_side(folders: Sequence[Path]) -> Side:
         records[files.record.run] = files.record
         rows.append(known_values(parameters) | known_values(measures))
     # These results have no provenances, so runs on different machines belong to the same configuration.
-    results = _with_speedups(Results(pd.DataFrame(rows)))
+    results = _with_speedups(Results(pd.DataFrame(rows), stated_looks=looks))
     configurations: dict[Hashable, Configuration] = {}
     for configuration in results.configurations():
         configurations[configuration_key(configuration.parameters)] = configuration
