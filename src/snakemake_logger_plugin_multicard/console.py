@@ -1,6 +1,9 @@
 """Content of the console while a pipeline runs: the current run, a line as each ends, and each scenario's result."""
 
+import argparse
 import logging
+import os
+import sys
 import threading
 import time
 from collections import Counter
@@ -216,10 +219,15 @@ class Console:
         headlines = {scenario: self._wording.answer(scenario) for scenario in scenarios}
         known = {scenario: headline for scenario, headline in headlines.items() if headline is not None}
         try:
-            print_results(self._plan.experiment, _near(self._config), known)
+            print_results(self._plan.experiment, _near(self._config), known, self._cluster_profile())
         except UserError:  # not all was asked for
             for scenario in known:
                 self._print_answer(scenario)
+
+    def _cluster_profile(self) -> str | None:
+        """Return the profile by which runs go to a cluster; None if they run on this machine."""
+        profile = _stated_profile() if self._plan.experiment.cluster else None
+        return None if profile is None else str(_near(profile))
 
     def _print_answer(self, scenario: str) -> None:
         """Print the answer of a scenario, once."""
@@ -295,6 +303,14 @@ def _log_file() -> str:
         if file is not None:
             return str(_near(file))
     return ".snakemake/log"
+
+
+def _stated_profile() -> str | None:
+    """Return the profile as Snakemake's command line or the environment states it, which plug-ins are not told."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--profile", default=os.environ.get("SNAKEMAKE_PROFILE"))
+    arguments, _ = parser.parse_known_args(sys.argv[1:])
+    return arguments.profile
 
 
 def _near(path: str) -> Path:

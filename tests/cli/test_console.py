@@ -215,7 +215,7 @@ def test_where_nothing_is_to_be_done_the_results_are_shown(pipeline: Pipeline, f
     for _ in range(2):  # as Snakemake does
         pipeline.handler.close()
     assert pipeline.said().out.splitlines() == ["Nothing to be done: the results are there", "formats: as before"]
-    assert shown == [(pipeline.plan.experiment, Path("mine.yaml"), {"formats": "formats: as before"})]
+    assert shown == [(pipeline.plan.experiment, Path("mine.yaml"), {"formats": "formats: as before"}, None)]
 
 
 def test_lines_on_a_terminal_break_between_words_and_commands_stay_whole(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 import logging
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,6 +11,7 @@ import pytest
 from console_pipeline import Output, Pipeline, prepared
 from snakemake_interface_logger_plugins.common import LogEvent
 
+from multicard.config.cluster import Cluster
 from multicard.workflow.slurm_queue import Queue, QueuedJob
 
 
@@ -60,6 +62,25 @@ def test_on_a_cluster_it_is_said_now_and_then_how_many_runs_are_queued(
     cluster.say("Queue", slurm_queue=queued(*[(job, "PENDING", run) for job, _, run in jobs]))
     cluster.output.wait_for("0 running, 4 queued\n")
     cluster.handler.close()
+
+
+@pytest.mark.parametrize("option", [["--profile", "slurm"], ["--profile=slurm"], ["--jobs", "2"]])
+def test_the_results_name_the_profile_by_which_runs_go_to_a_cluster(
+    option: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    profiles: list[str | None] = []
+    monkeypatch.setattr(
+        "snakemake_logger_plugin_multicard.console.print_results", lambda *given: profiles.append(given[-1])
+    )
+    monkeypatch.setattr("sys.argv", ["snakemake", *option, "--configfile", "mine.yaml"])
+    monkeypatch.delenv("SNAKEMAKE_PROFILE", raising=False)
+    for cluster in (None, Cluster(nodes=2, cpus_per_node=16, gpus_per_node=4)):
+        pipeline = Pipeline(folder)
+        experiment = pipeline.plan.experiment.model_copy(update={"cluster": cluster})
+        pipeline.say("planned", plan=replace(pipeline.plan, experiment=experiment))
+        pipeline.say("started", event=LogEvent.WORKFLOW_STARTED, configfiles=[str(folder / "mine.yaml")])
+        pipeline.handler.close()
+    assert profiles == [None, "slurm" if "slurm" in option[-1] else None]
 
 
 def test_the_time_left_counts_runs_that_run_at_a_time(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -59,13 +59,14 @@ def concluded(
     *rows: dict[str, Any],
     capsys: pytest.CaptureFixture[str],
     write: Callable[[Any], str] = yaml.safe_dump,
+    profile: str | None = None,
 ) -> str:
     """What is printed last of a finished experiment with these runs."""
     CONFIG.write_text(write(experiment(repeats)))
     found = read_experiment(CONFIG)
     write_results(Path(found.results), rows)
     (Path(found.results) / "scenarios/s0").rename(Path(found.results) / "scenarios/a")
-    print_results(found, CONFIG)
+    print_results(found, CONFIG, profile=profile)
     return capsys.readouterr().out.splitlines()[-1]
 
 
@@ -100,6 +101,15 @@ def test_the_next_step_where_repeats_may_be_added(folder: Path, capsys: pytest.C
     [command] = commands_in(said)
     pasted(command, "--dry-run")
     assert "until decided: 4 to 12 runs" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("repeats", [1, {"until": "5%", "least": 2, "most": 6}])
+def test_the_next_step_of_what_ran_on_a_cluster_goes_on_there(
+    repeats: Any, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = vision_runs(100.0, devices=1, strategy="ddp")[0]
+    said = concluded(repeats, run, capsys=capsys, profile="my profile")
+    assert said.endswith("multicard run 'mein versuch.yaml' --profile 'my profile'")
 
 
 def test_the_next_step_after_failures(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

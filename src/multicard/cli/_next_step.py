@@ -23,11 +23,11 @@ def next_step(purpose: str, *arguments: str | Path) -> str:
     return f"next, {purpose}: {command_line(*arguments)}"
 
 
-def with_repeats(config: Path, repeats: int) -> str | None:
+def with_repeats(config: Path, repeats: int, *options: str) -> str | None:
     """Return the line that says how to repeat each run of a configuration file, whose runs have no repeats.
 
     Its command sets the repeats in the file, so the file must state `repeats: 1` on a line of its own for each of its
-    scenarios, as that of `multicard scale` does. If it does not, return None.
+    scenarios, as that of `multicard scale` does. If it does not, return None. `options`: of the command that runs it.
     """
     from multicard.config.load import read_config
     from multicard.core.system import read_or_none
@@ -39,4 +39,4 @@ def with_repeats(config: Path, repeats: int) -> str | None:
         return None
     change = shlex.join(["sed", "-i", f"s/repeats: 1$/repeats: {repeats}/", str(config)])
     purpose = f"for intervals by {repeats} repeats (finished runs are kept)"
-    return f"next, {purpose}: {change} && {command_line('run', config)}"
+    return f"next, {purpose}: {change} && {command_line('run', config, *options)}"

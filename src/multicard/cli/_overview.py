@@ -30,14 +30,19 @@ HOW_MUCH_FASTER = "how much faster"
 UNCOUNTED = "the samples of a step are unknown, so throughput is in steps and there is no speed-up; state them with"
 
 
-def print_results(experiment: "Experiment", config: Path, headlines: Mapping[str, str] | None = None) -> None:
+def print_results(
+    experiment: "Experiment",
+    config: Path,
+    headlines: Mapping[str, str] | None = None,
+    profile: str | None = None,
+) -> None:
     """Print what could change the results of the scenarios, where the report is, and what to do next.
 
     If there is a single scenario, a table of its configurations is printed first, and after what could change the
     results stand the answers that sum them up. Of several scenarios, the answer of each follows its question.
 
     `config`: configuration file of the experiment. `headlines`: the answers of scenarios, by the names of those that
-    have one.
+    have one. `profile`: profile of Snakemake by which runs go to a cluster; None if they run on this machine.
 
     Raises `UserError` if a scenario was not measured.
     """
@@ -62,7 +67,7 @@ def print_results(experiment: "Experiment", config: Path, headlines: Mapping[str
             answers += [scenario.question, f"  {headlines[name]}"]
         lines += [line if is_alone else f"{name}: {line}" for line in _lines_below(results)]
     lines += _changed_scripts(experiment)
-    following = _next_step(experiment, config, outcomes)
+    following = _next_step(experiment, config, outcomes, profile)
     details = command_line("recommend", experiment.results)
     if is_alone and answers and not following.endswith(details):
         answers.append(f"more: {details}")
@@ -152,25 +157,30 @@ def _changed_scripts(experiment: "Experiment") -> Iterator[str]:
         yield f"{file} has changed since {were} measured; delete their folders in {folder} to measure them again"
 
 
-def _next_step(experiment: "Experiment", config: Path, outcomes: Mapping[str, str]) -> str:
-    """Return the line that says what to do next, for what purpose, and by which command. `outcomes`: by run."""
+def _next_step(experiment: "Experiment", config: Path, outcomes: Mapping[str, str], profile: str | None) -> str:
+    """Return the line that says what to do next, for what purpose, and by which command.
+
+    `outcomes`: by run. `profile`: as for `print_results`.
+    """
     from multicard.config.added_repeats import open_scenarios
 
+    # Without the profile, what ran on a cluster would go on on its login node.
+    options = ["--profile", profile] if profile else []
     failed = sum(outcome != "completed" for outcome in outcomes.values())
     if failed:
         lost = f"{failed} of {counted(len(outcomes), 'run')} did not complete"
-        return next_step(f"as {lost}, see why in log.txt and run them again", "run", config, "--retry-failed")
+        return next_step(f"as {lost}, see why in log.txt and run them again", "run", config, *options, "--retry-failed")
     if open_scenarios(experiment):
-        return next_step("to add repeats until comparisons are decided", "run", config)
+        return next_step("to add repeats until comparisons are decided", "run", config, *options)
     if all(scenario.repeats.most == 1 for scenario in experiment.scenarios.values()):
         if not _launches(experiment):
             add = "for intervals, add rows with a column repeat to the table of traces, and read it again"
             return next_step(add, "analyze", "--as-runs", "TABLE", "--overwrite")
-        line = with_repeats(config, 3)
+        line = with_repeats(config, 3, *options)
         if line is not None:
             return line
         change = f"for intervals, set repeats: 3 in {config} (finished runs are kept) and run it again"
-        return next_step(change, "run", config)
+        return next_step(change, "run", config, *options)
     return next_step("for the best configuration and what to try", "recommend", experiment.results)
 
 
