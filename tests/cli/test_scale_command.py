@@ -248,6 +248,13 @@ def test_a_folder_of_the_users_is_not_taken_for_results(folder: Path) -> None:
     report.write_text("my own")
     assert "results: not results of multicard; choose another folder with --config-out NAME.yaml" in refused(*ONE)
     assert report.read_text() == "my own"
+    # As `multicard doctor --measure` leaves it.
+    limits = folder / "results" / "machine" / "node-cpu.json"
+    limits.parent.mkdir()
+    limits.touch()
+    assert written(*ONE)["results"] == "results"
+    Path("multicard.yaml").unlink()
+    limits.unlink()
     run = folder / "results" / "runs" / "script_train_cpu1_r1" / "run.json"
     run.parent.mkdir(parents=True)
     run.touch()

@@ -3,10 +3,10 @@
 No command replaces what multicard did not write, unless the user states --overwrite:
 
 - A file that an option names has to be new: it may hold work of the user, or older results (`refuse_existing`).
-- A file that multicard wrote may be replaced where each call is meant to write it anew, as in CI. The file has to show
+- A file that multicard wrote may be replaced where each call is meant to write it again, as in CI. The file has to show
   by its content that multicard wrote it, or to have that content already (`refuse_different`).
-- A folder of results belongs to multicard, which brings its files up to date, if runs of multicard are in it
-  (`refuse_foreign_results`).
+- A folder of results belongs to multicard, which brings its files up to date, if runs or limits of machines by
+  multicard are in it (`refuse_foreign_results`).
 """
 
 import argparse
@@ -20,6 +20,7 @@ from typing import NoReturn
 
 from multicard.core.errors import UserError
 from multicard.core.files import unwritable
+from multicard.core.layout import RUN, machine_records
 from multicard.core.pipeline import pipeline_folder
 from multicard.core.validation import did_you_mean
 
@@ -182,9 +183,10 @@ def refuse_different(file: Path, text: str, remedy: str) -> None:
 
 
 def refuse_foreign_results(results: Path, remedy: str) -> None:
-    """Raise `UserError` if the folder for results has content, but no run of multicard.
+    """Raise `UserError` if the folder for results has content, but neither runs nor limits of machines by multicard.
 
     Called if the configuration that names the folder is new: a run that was interrupted leaves a folder without runs.
     """
-    if results.is_dir() and any(results.iterdir()) and not any(results.glob("runs/*/run.json")):
+    has_content = results.is_dir() and any(results.iterdir())
+    if has_content and not any(results.glob(f"runs/*/{RUN}")) and not machine_records(results):
         raise UserError(f"{results}: not results of multicard; {remedy}")
