@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from multicard.cli._console import say
 from multicard.core.text import counted
 from multicard.core.units import hours_and_minutes, number
 
@@ -36,7 +37,7 @@ def run_until_decided(plan: "Plan", config: Path, profile: Path | None) -> tuple
         write_added(Path(plan.experiment.results), added)
         for scenario, state in added.items():
             is_decided = state.decided is not None
-            print(_state_words(plan, scenario, is_decided), flush=True)
+            say(_state_words(plan, scenario, is_decided))
         plan = Plan.make(with_added_repeats(plan.experiment))
     return plan, made
 
