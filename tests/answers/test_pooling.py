@@ -187,6 +187,10 @@ def test_of_thirty_equal_pairs_one_differs_in_at_most_one_family_of_twenty(repea
 # Groups, selection and outliers ---------------------------------------------------------------------------------------
 
 
+def block_of(scenario: str, repeat: int) -> Block:
+    return Block((scenario,), repeat, scenarios=(scenario,))
+
+
 def grouped(generator: np.random.Generator, sizes: tuple[int, ...], of_block: float, noise: float) -> list[dict]:
     """Equal configurations of groups that share no block, three repeats each."""
     samples = []
@@ -194,7 +198,7 @@ def grouped(generator: np.random.Generator, sizes: tuple[int, ...], of_block: fl
         effects = generator.normal(0, of_block, 3)
         for _ in range(size):
             values = np.exp(effects + generator.normal(0, noise, 3)).tolist()
-            samples.append({Block((str(group),), repeat): value for repeat, value in enumerate(values)})
+            samples.append({block_of(str(group), repeat): value for repeat, value in enumerate(values)})
     return samples
 
 
@@ -222,15 +226,39 @@ def test_configurations_of_groups_without_common_blocks_are_compared_by_what_blo
     assert wrong <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / families)
 
 
-def test_a_mean_has_the_same_interval_whatever_other_groups_are_in_the_pool() -> None:
+def test_a_mean_has_the_same_interval_whatever_other_scenarios_are_in_the_pool() -> None:
     scenario, other = (
-        [{Block((name,), repeat): value for repeat, value in enumerate(values)} for values in samples]
+        [{block_of(name, repeat): value for repeat, value in enumerate(values)} for values in samples]
         for name, samples in (("scaling", [(1.0, 1.1, 1.2), (2.0, 2.3, 2.2)]), ("layout", [(5.0, 9.0, 6.0)]))
     )
     alone = Pool(scenario)
     together = Pool([*scenario, *other])
     assert [together.mean(key) for key in (0, 1)] == [alone.mean(key) for key in (0, 1)]
     assert together.ratio(1, 0) == alone.ratio(1, 0)
+
+
+def test_the_ratio_of_a_sample_to_itself_is_one_for_certain() -> None:
+    ratio = Pool([{1: 1.0, 2: 1.3}, {1: 2.0, 2: 2.1}]).ratio(0, 0)
+    assert (ratio.value, ratio.low, ratio.high, ratio.repeats) == (1.0, None, None, 2)
+
+
+def test_a_sample_of_two_scenarios_has_the_scatter_of_the_first_and_a_ratio_that_of_the_common_one() -> None:
+    def sample(values: list[float], *scenarios: str) -> dict[Block, float]:
+        group = ("scaling", "layout")
+        return {Block(group, number, scenarios=scenarios): value for number, value in enumerate(values)}
+
+    shared, of_scaling, of_layout = [1.0, 1.1, 1.2], [2.0, 2.3, 2.2], [5.0, 9.0, 6.0]
+    together = Pool([sample(shared, "scaling", "layout"), sample(of_scaling, "scaling"), sample(of_layout, "layout")])
+    scaling = Pool([sample(shared, "scaling"), sample(of_scaling, "scaling")])
+    layout = Pool([sample(shared, "layout"), sample(of_layout, "layout")])
+    assert together.mean(0) == scaling.mean(0)
+    assert together.ratio(1, 0) == scaling.ratio(1, 0)
+    assert together.mean(2) == layout.mean(1)
+    assert together.ratio(2, 0) == layout.ratio(1, 0)
+    # Without a common scenario, but in the same blocks: paired, with the variance of each side.
+    across = together.ratio(2, 1)
+    assert across.repeats == 3 and across.measured is not None
+    assert across.low < across.value < across.high
 
 
 def test_the_best_of_eight_is_shown_where_it_is_better_by_five_standard_errors() -> None:

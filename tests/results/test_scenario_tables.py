@@ -111,7 +111,7 @@ def test_a_measure_that_a_later_version_added_is_empty(tmp_path: Path) -> None:
     pd.read_csv(path).drop(columns="drift").to_csv(path, index=False)
     results = Results.read(tmp_path)
     assert results.frame()["drift"].isna().all()
-    assert "| 1 GPU | 100.0 (95% CI" in recommendations(results)
+    assert "| 1 GPU | 100 (95% CI" in recommendations(results)
 
 
 def test_every_table_is_written_also_without_runs_and_known_to_the_rules(tmp_path: Path) -> None:

@@ -38,6 +38,8 @@ class Block:
     # How often the results are looked at if blocks are added until they are clear (`stats.looks`); 1 for a fixed number
     # of blocks. `Pool` corrects its intervals for it.
     looks: int = field(default=1, compare=False)
+    # Names of the scenarios that have the run, the first one first. `Pool` estimates the scatter of each of them.
+    scenarios: tuple[str, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,7 @@ class MeasuredRun:
     values: Mapping[str, Any]
     provenance: Provenance
     looks: int = 1  # see `Block`
+    scenarios: tuple[str, ...] = ()  # see `Block`
 
     @property
     def outcome(self) -> str:
@@ -72,7 +75,7 @@ class MeasuredRun:
     @property
     def block(self) -> Block:
         """The key of the block in which the run ran."""
-        return Block(self.provenance.group, self.repeat, self.looks)
+        return Block(self.provenance.group, self.repeat, self.looks, self.scenarios)
 
     def number(self, name: str) -> float | None:
         """Return the value of a column as a float; None if it is missing, text, a boolean or not finite."""

@@ -1,5 +1,6 @@
 """`Results`: the measured runs of one or several scenarios. Analyses, figures, reports and commands start from it."""
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -100,8 +101,18 @@ class Results:
             name = str(row["run"])
             values = known_values(row) | {"run": name}
             provenance = self.provenances.get(name, Provenance())
-            runs.append(MeasuredRun(name, values, provenance, self._looks.get(name, 1)))
+            looks = self._looks.get(name, 1)
+            runs.append(MeasuredRun(name, values, provenance, looks, tuple(self._scenarios_by_run.get(name, ()))))
         return runs
+
+    @cached_property
+    def _scenarios_by_run(self) -> Mapping[str, list[str]]:
+        """The names of the scenarios that have each run, by the run's name; a run of no known scenario is missing."""
+        names: dict[str, list[str]] = defaultdict(list)
+        for scenario in self.scenarios:
+            for run in scenario.measures["run"]:
+                names[run].append(scenario.name)
+        return names
 
     @cached_property
     def _looks(self) -> Mapping[str, int]:

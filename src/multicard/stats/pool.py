@@ -1,8 +1,8 @@
 """Means and ratios of configurations that were measured together, with confidence intervals.
 
 Each configuration is measured a few times. Its values are a *sample*. Two or three values are too few to estimate their
-scatter, so a pool estimates the scatter from all samples of a group: of the scenarios that ran in the same
-blocks. Samples whose blocks state no group are one group.
+scatter, so a pool estimates the scatter of each scenario from all samples that the scenario has. Samples whose
+blocks state no scenario are one scenario.
 
 The model
 ---------
@@ -40,11 +40,12 @@ The variances
 - V_i: the residuals of i are its values minus their mean and minus the effects of their blocks. V_i is the sum of their
   squares, divided by their degrees of freedom. Each V_i is then drawn towards those of the other configurations: see
   `variances`.
-- B: from the estimated effects of the blocks of a group, see `blocks`. It has as many degrees of freedom as the group
-  has blocks, minus 1. The number of configurations in a block does not matter.
-- Each group has its own V_i and its own B, so that a number has the same interval in the figure of its scenario and
-  among all scenarios of an experiment. The ratio of two configurations of different groups has the parts of both means:
-  V_i / n_i + B / n_i of the one group, and V_k / n_k + B / n_k of the other.
+- B: from the estimated effects of the blocks of a scenario, see `blocks`. It has as many degrees of freedom as the
+  scenario has blocks, minus 1. The number of configurations in a block does not matter.
+- Each scenario has its own V_i and its own B, so that a number has the same interval in the figure of its scenario and
+  among all scenarios of an experiment. If several scenarios have a configuration, or both sides of a ratio, the first
+  of them counts. The ratio of two configurations without a common scenario has the parts of both means, V_i / n_i of
+  the one scenario and V_k / n_k of the other; unpaired, also the B / n of both.
 - Noise and block effects cannot be separated if no block has several configurations, or if samples have no blocks. An
   unpaired ratio then uses the scatter over repeats, which contains both, in place of V_i, and w B is left out.
 
@@ -80,7 +81,7 @@ from multicard.stats.samples import (
     shared_blocks,
     usable,
 )
-from multicard.stats.scatter import ROUNDING, ScatterByGroup, SquaredError, block_weight_of
+from multicard.stats.scatter import ROUNDING, ScatterByScenario, SquaredError, block_weight_of
 from multicard.stats.selection import with_range_p_value
 from multicard.stats.student import critical_value, two_sided_p_value
 
@@ -136,7 +137,7 @@ class Pool:
         by_key = samples if isinstance(samples, Mapping) else dict(enumerate(samples))
         self._samples = {key: usable(sample, logs) for key, sample in by_key.items()}
         usable_samples = {key: sample for key, sample in self._samples.items() if sample is not None}
-        self._scatter = ScatterByGroup(usable_samples, exact)
+        self._scatter = ScatterByScenario(usable_samples, exact)
         self._looks = max(looks, *map(looks_of, usable_samples.values()), 1)
 
     @property
@@ -187,7 +188,7 @@ class Pool:
         `against`.
 
         The scatter of a sample with a single value is taken from the other samples of the pool. If both samples have a
-        single value, there are bounds only if `single` is True.
+        single value, there are bounds only if `single` is True. The ratio of a sample to itself is 1, without bounds.
 
         Raises `ValueError` if the pool was made with `logs=False`.
 
@@ -203,6 +204,8 @@ class Pool:
             raise ValueError("a pool without logarithms has no ratios")
         if numerator is None or denominator is None:
             return None
+        if key == base:
+            return Interval(1.0, None, None, numerator.count)
         sides = _sides(numerator, denominator)
         difference = float(sides.logs.mean() - sides.base_logs.mean())
         repeats = min(len(sides.logs), len(sides.base_logs))

@@ -9,8 +9,8 @@ import numpy as np
 
 Values = Iterable[float | None]
 # Values by the block in which they were measured. A block is a repeat in which every configuration ran once. Two
-# samples with common blocks are compared block by block. A block may state `looks` and a `group`: see `looks_of` and
-# `group_of`.
+# samples with common blocks are compared block by block. A block may state `looks` and `scenarios`: see `looks_of` and
+# `scenarios_of`.
 Blocks = Mapping[Any, float | None]
 Sample = Blocks | Values
 
@@ -39,10 +39,10 @@ def looks_of(sample: UsableSample) -> int:
     return max((getattr(block, "looks", 1) for block in sample.blocks or ()), default=1)
 
 
-def group_of(sample: UsableSample) -> Hashable:
-    """Return the group of scenarios in whose blocks a sample was measured; None if its blocks state none."""
-    first_block = next(iter(sample.blocks or ()), None)
-    return getattr(first_block, "group", None)
+def scenarios_of(sample: UsableSample) -> tuple[Hashable, ...]:
+    """Return the scenarios that have a sample, each once, the first one first; (None,) if its blocks state none."""
+    stated = [scenario for block in sample.blocks or () for scenario in getattr(block, "scenarios", ())]
+    return tuple(dict.fromkeys(stated)) or (None,)
 
 
 def usable(sample: Sample, logs: bool) -> UsableSample | None:

@@ -1,6 +1,6 @@
 """The scatter of samples that were measured together, and the standard errors of estimates from such samples.
 
-`Scatter` is that of one group of scenarios, which ran in the same blocks. `ScatterByGroup` has one for each group.
+`Scatter` is that of one scenario. `ScatterByScenario` has one for each scenario.
 
 The docstring of `multicard.stats.pool` explains the model, its symbols V, B and w, and the degrees of freedom.
 """
@@ -9,13 +9,13 @@ import math
 from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from functools import cached_property
+from statistics import fmean
 from typing import NamedTuple
 
 import numpy as np
 
-from multicard.core.grouping import grouped
 from multicard.stats.blocks import BlockEffects, fit_block_effects
-from multicard.stats.samples import UsableSample, group_of
+from multicard.stats.samples import UsableSample, scenarios_of
 from multicard.stats.variances import Variances, moderated
 
 ROUNDING = 1e-9  # numbers whose relative difference is at most this count as equal
@@ -71,11 +71,10 @@ class Scatter:
         # The position of each sample in the arrays of `Variances`.
         self._position = {key: position for position, key in enumerate(samples)}
 
-    @property
-    def noise_variances(self) -> np.ndarray:
-        """Variances of one value of each sample within its block; an empty array if no sample shows the scatter."""
+    def noise_variance(self, key: Hashable) -> float | None:
+        """Return the variance of one value of a sample within its block; None if no sample shows the scatter."""
         noise = self._within_blocks
-        return noise.variances if noise.total_freedom > 0 else np.array([])
+        return float(noise.variances[self._position[key]]) if noise.total_freedom > 0 else None
 
     def error_of_mean(self, key: Hashable) -> SquaredError | None:
         """Return the squared standard error of the mean of a sample; None if no sample shows the scatter.
@@ -167,46 +166,56 @@ class Scatter:
         return moderated(sums_of_squares, counted_freedom)
 
 
-class ScatterByGroup:
-    """The scatter of samples, estimated for each group of scenarios from the samples of this group alone.
+class ScatterByScenario:
+    """The scatter of samples, estimated for each scenario from all samples that it has.
 
-    So the interval of a number does not depend on which other groups are in the pool: it is the same in the figure of
-    the number's scenario and in a table of all scenarios. `is_exact`: see `Scatter`.
+    So the interval of a number does not depend on which other scenarios are in the pool: it is the same in the figure
+    of its scenario and among all scenarios of an experiment. If several scenarios have a sample, the first of them
+    counts; for two samples it is the first one that has both. `is_exact`: see `Scatter`.
     """
 
     def __init__(self, samples: Mapping[Hashable, UsableSample], is_exact: bool) -> None:
         self._samples = samples
         self._is_exact = is_exact
-        keys_of_groups = grouped(samples, lambda key: group_of(samples[key])).values()
-        self._groups = [Scatter({key: samples[key] for key in keys}, is_exact) for keys in keys_of_groups]
-        self._of_sample = {
-            key: scatter for keys, scatter in zip(keys_of_groups, self._groups, strict=True) for key in keys
+        self._scenarios = {key: scenarios_of(sample) for key, sample in samples.items()}
+        samples_of_scenario: dict[Hashable, dict[Hashable, UsableSample]] = defaultdict(dict)
+        for key, scenarios in self._scenarios.items():
+            for scenario in scenarios:
+                samples_of_scenario[scenario][key] = samples[key]
+        self._scatters = {
+            scenario: Scatter(scenario_samples, is_exact) for scenario, scenario_samples in samples_of_scenario.items()
         }
 
     @property
     def typical(self) -> float | None:
         """Standard deviation of one value within its block, over all samples; None if no sample shows the scatter."""
-        variances = np.concatenate([scatter.noise_variances for scatter in self._groups] or [np.array([])])
-        return math.sqrt(float(variances.mean())) if variances.size else None
+        variances = [self._first_scatter(key).noise_variance(key) for key in self._samples]
+        known = [variance for variance in variances if variance is not None]
+        return math.sqrt(fmean(known)) if known else None
+
+    def _first_scatter(self, key: Hashable) -> Scatter:
+        first, *_ = self._scenarios[key]
+        return self._scatters[first]
 
     def error_of_mean(self, key: Hashable) -> SquaredError | None:
-        """Return the squared standard error of the mean of a sample; None if no sample of its group shows scatter."""
-        return self._of_sample[key].error_of_mean(key)
+        """Return the squared standard error of the mean of a sample; None if its scenario shows no scatter."""
+        return self._first_scatter(key).error_of_mean(key)
 
     def error_of_difference(self, counts: Mapping[Hashable, int], block_weight: float) -> SquaredError | None:
-        """Return the squared standard error of the difference of two means; None if their groups show no scatter.
+        """Return the squared standard error of the difference of two means; None if their scenarios show no scatter.
 
         `counts`: for each of the two samples, by its key, how many of its values the estimate uses. `block_weight`: w
         of the model, which is 0 if block effects cancel.
         """
-        scatters = [self._of_sample[key] for key in counts]
-        if all(scatter is scatters[0] for scatter in scatters):
-            return scatters[0].error(counts, block_weight)
-        # Two groups have no block in common, so the parts of both means add up.
-        sides = [
-            scatter.error_parts({key: count}, block_weight_of(self._samples[key]))
-            for scatter, (key, count) in zip(scatters, counts.items(), strict=True)
-        ]
+        first, *others = (self._scenarios[key] for key in counts)
+        common = [scenario for scenario in first if all(scenario in scenarios for scenarios in others)]
+        if common:
+            return self._scatters[common[0]].error(counts, block_weight)
+        # The two scenarios know nothing of each other's scatter, so the parts of both means add up.
+        sides = []
+        for key, count in counts.items():
+            weight_of_side = block_weight_of(self._samples[key]) if block_weight > 0 else 0.0
+            sides.append(self._first_scatter(key).error_parts({key: count}, weight_of_side))
         if not all(side.parts for side in sides):
             return None
         parts = [part for side in sides for part in side.parts]

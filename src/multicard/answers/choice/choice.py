@@ -25,9 +25,9 @@ class Gain:
 class Choice:
     """A training in one configuration: a row of the tables that `choices.choices` returns.
 
-    Intervals have a coverage of 95%, and their width follows from the scatter of the configurations of the job
-    that ran in the same group of scenarios. The interval of a single repeat has no bounds. `changes`, `ratio`, `rivals`
-    and `gain` compare the choice with other choices of the job; `families` sets them.
+    Intervals have a coverage of 95%, and their width follows from the scatter of the configurations of the same
+    scenario. The interval of a single repeat has no bounds. `changes`, `ratio`, `rivals` and `gain` compare the choice
+    with other choices of the job; `families` sets them.
     """
 
     configuration: Configuration

@@ -184,8 +184,8 @@ def growths(configurations: Sequence[Configuration]) -> dict[Hashable, Growth]:
     """Return the growth of the step of each configuration on several devices, by the configuration's key.
 
     A configuration without a baseline on one device has none, nor has one whose work per device is not known, there or
-    in the baseline. Intervals follow from the scatter of the step times of the given configurations that ran in the
-    same group of scenarios.
+    in the baseline. Intervals follow from the scatter of the step times of the given configurations of the
+    same scenario.
     """
     pool = Pool({configuration.key: configuration.blocks(STEP_TIME) for configuration in configurations})
     by_configuration: dict[Hashable, Growth] = {}

@@ -109,7 +109,7 @@ def speedups_of(configurations: Sequence[Configuration]) -> list[Speedup]:
     """Return the speed-up of each configuration, in their order.
 
     A configuration and its baseline differ at most in `BASELINE_DIFFERS`. Intervals follow from the scatter of the
-    given configurations that ran in the same group of scenarios.
+    given configurations of the same scenario.
     """
     pool = Pool({configuration.key: configuration.blocks(configuration.rate) for configuration in configurations})
     families = grouped(configurations, lambda configuration: configuration.rest(BASELINE_DIFFERS))
