@@ -26,7 +26,7 @@ from multicard.share.pack import pack
 from multicard.trace.export import export_run
 from multicard.trace.extract import extract_run
 
-pytest_plugins = ["emulated_gpu.fixtures", "observed_scripts", "script.equipment"]
+pytest_plugins = ["emulated_gpu.fixtures", "observed_scripts", "script.equipment", "tuning_runs"]
 
 ROOT = Path(__file__).parents[1]
 # What is made at the top of a checkout, which copies of the project are without.

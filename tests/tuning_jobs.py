@@ -19,8 +19,8 @@ from torchtune._cli.run import ROOT
 from torchtune._recipe_registry import get_all_recipes
 
 from multicard.programs.llm import torchtune_backend as backend
+from multicard.programs.llm.libraries.torchtune import RECIPES
 from multicard.programs.llm.parameters import LlmParameters
-from multicard.programs.llm.techniques import TECHNIQUES as ALL_TECHNIQUES
 from multicard.programs.models import Architecture
 
 TECHNIQUES = {
@@ -56,7 +56,7 @@ def make_recipe(p: LlmParameters, shape: Architecture, steps: int) -> Any:
     backend.patch_torchao()
     with patch.object(dist, "init_process_group"):  # other tests in this process join groups of their own
         backend.patch_for_cpu()
-    name = ALL_TECHNIQUES[p.technique].recipe_name(p)
+    name = RECIPES[p.technique].full_name(p)
     [file] = [recipe.file_path for recipe in get_all_recipes() if recipe.name == name]
     module = runpy.run_path(str(ROOT / "recipes" / file))
     [kind] = [found for found in module.values() if isinstance(found, type) and hasattr(found, "_setup_model")]

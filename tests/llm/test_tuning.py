@@ -1,46 +1,30 @@
 """Tuning by torchtune's real recipes on CPU processes: what is learned, recorded and saved."""
 
-import json
 import os
 import re
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
 
-from conftest import ROOT
-from forked_ranks import forked_ranks
 from multicard.config.read_run import read_run
 from multicard.core.layout import PHASES
 from multicard.core.reasons import describe_reason
-from multicard.launch.job import run_job
-from multicard.observe.record.profiled_window import LEAST_SETTLING
-from multicard.programs.datasets import ShippedText, TextFile
+from multicard.programs.datasets import TextFile
+from multicard.programs.llm.libraries.torchtune import RECIPES
 from multicard.programs.llm.parameters import LlmParameters
-from multicard.programs.llm.prepare_model import prepare_model
 from multicard.programs.llm.prepare_texts import prepare_texts
-from multicard.programs.llm.techniques import TECHNIQUES as ALL_TECHNIQUES
-from multicard.programs.models import Model
 from multicard.programs.provenance import ModelProvenance, TextProvenance, read_unchanged
 from multicard.results.measure import measure_run
-from multicard.trace.export import export_run
-from multicard.trace.extract import extract_run
 from prepared_sets import make_model_provenance, make_text_provenance
+from tuning_runs import ALL_STEPS, RESOURCES, SCHEDULED, SMALL, steps_of
 
 pytestmark = pytest.mark.slow
 
-RESOURCES = ROOT / "resources"
-SMALL: dict[str, Any] = {
-    "device": "cpu", "precision": "fp32", "batch_size": 2, "sequence_length": 128, "warmup_steps": 2, "steps": 8,
-    "profiled_steps": 2, "learning_rate": 0.001, "profiler": "none", "dataset": "preferences",
-}  # fmt: skip
-ALL_STEPS = SMALL["warmup_steps"] + SMALL["steps"]  # of a job without a profiler
-SCHEDULED = ALL_STEPS + LEAST_SETTLING + SMALL["profiled_steps"]  # steps of the schedule of learning rates, in any job
 QLORA, QAT = {"technique": "qlora", "devices": 2}, {"technique": "qat", "devices": 2}
 DPO = {"technique": "dpo", "devices": 2, "gradient_accumulation_steps": 2}
 # Every technique on two devices. Daily are adapters on one and on two devices, and pairs of answers, whose recipe is
@@ -54,51 +38,6 @@ DAILY = [
 RARE = [QLORA, QAT, QAT | {"qat_of": "weights"}, {"technique": "full", "devices": 2}]
 RUNS = [*DAILY, *(pytest.param(changes, marks=pytest.mark.rare) for changes in RARE)]
 LOSS = re.compile(r"loss:([0-9.e-]+)")
-
-
-@pytest.fixture(scope="session")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("models") / "tiny"
-    prepare_model("tiny", Model(architecture="tiny"), folder, RESOURCES)
-    return folder
-
-
-@pytest.fixture(scope="session")
-def texts(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    place = tmp_path_factory.mktemp("texts")
-
-    def prepared(name: str) -> Path:
-        if not (place / name).exists():
-            prepare_texts(name, ShippedText(source="shipped-text", texts=name), place / name, RESOURCES)
-        return place / name
-
-    return prepared
-
-
-@pytest.fixture(scope="session")
-def tune(tiny: Path, texts: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """Run a job, once for equal parameters; give its run directory."""
-    place, done = tmp_path_factory.mktemp("runs"), {}
-
-    def run(data: Path | None = None, **changes: Any) -> Path:
-        key = json.dumps(changes | {"data": str(data)}, sort_keys=True)
-        if key not in done:
-            p = LlmParameters(**(SMALL | changes))
-            done[key] = place / str(len(done))
-            # nsys starts its job itself.
-            with nullcontext() if p.profiler == "nsys" else forked_ranks():
-                run_job(p, data or texts(p.dataset), done[key], 300, tiny)
-            export_run(done[key])
-            extract_run(done[key], read_run(done[key]).ranks)
-        return done[key]
-
-    return run
-
-
-def steps_of(folder: Path) -> pd.DataFrame:
-    record = read_run(folder)
-    assert record.outcome == "completed", (folder / "log.txt").read_text()
-    return pd.read_csv(folder / "steps.csv")
 
 
 def worded(changes: dict[str, Any]) -> str:
@@ -137,7 +76,7 @@ def test_every_technique_learns_and_is_recorded(tune: Callable[..., Path], chang
 )
 def test_a_technique_runs_its_own_recipe(changes: dict[str, Any], recipe: str) -> None:
     p = LlmParameters(**changes)
-    assert ALL_TECHNIQUES[p.technique].recipe_name(p) == recipe
+    assert RECIPES[p.technique].full_name(p) == recipe
 
 
 @pytest.mark.parametrize(
@@ -168,7 +107,7 @@ def test_losses_are_those_of_the_untouched_recipe(
     }
     OmegaConf.save(OmegaConf.create(settings | stock), tmp_path / "stock.yaml")
     command = [sys.executable, "-c", "from torchtune._cli.tune import main; main()", "run"]
-    command += [ALL_TECHNIQUES[technique].recipe_name(p), "--config", tmp_path / "stock.yaml"]
+    command += [RECIPES[technique].full_name(p), "--config", tmp_path / "stock.yaml"]
     offline = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path), "OMP_NUM_THREADS": "1", "TIKTOKEN_CACHE_DIR": ""}
     done = subprocess.run(command, env=os.environ | offline, capture_output=True, text=True, timeout=3600, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -22,6 +22,7 @@ from multicard.runs.parameter_types import (
     ImageSize,
     LauncherName,
     Layout,
+    LibraryName,
     LoaderName,
     ModelName,
     NodeCount,
@@ -92,6 +93,7 @@ class Fixed(Strict):
     fused_optimizer: bool = UNSTATED
     bucket_cap_mb: Positive = UNSTATED
     technique: TechniqueName = UNSTATED
+    library: LibraryName = UNSTATED
     gradient_accumulation_steps: Positive = UNSTATED
     sequence_length: SequenceLength = UNSTATED
     packed: bool = UNSTATED
@@ -156,6 +158,7 @@ class Vary(Strict):
     fused_optimizer: Values[bool] = UNSTATED
     bucket_cap_mb: Values[Positive] = UNSTATED
     technique: Values[TechniqueName] = UNSTATED
+    library: Values[LibraryName] = UNSTATED
     gradient_accumulation_steps: Values[Positive] = UNSTATED
     sequence_length: Values[SequenceLength] = UNSTATED
     packed: Values[bool] = UNSTATED

@@ -15,9 +15,12 @@ import psutil
 from multicard.core.system import Answer, ask, usable_cpus
 from multicard.profilers import PROFILERS
 
-# Versions that were tried together, as prefixes of the installed versions. They are checked here because torchtune does
-# not declare torch and torchao as dependencies, and does not work with most of their versions.
+# Versions of torchtune and of what it needs that were tried together, as prefixes of the installed versions. They are
+# checked here because torchtune does not declare torch and torchao as dependencies, and does not work with most of
+# their versions.
 SUPPORTED = {"torchtune": "0.6.1", "torchao": "0.15.", "torch": "2.11."}
+# Packages that tuning by TRL imports. TRL and PEFT declare which versions of the others they need.
+TRL_PACKAGES = ("trl", "peft", "transformers", "accelerate", "datasets", "tiktoken", "torch")
 
 
 @dataclass(frozen=True)
@@ -30,10 +33,12 @@ class Machine:
     profilers: tuple[str, ...] = tuple(PROFILERS)
     compiler: bool = False  # True if a C++ compiler is installed, which torch.compile needs
     dali: bool = False  # True if NVIDIA DALI is installed
-    # What is missing for the workload vision, for torchtune, and for Triton to compile kernels for GPUs: text for a
-    # message; None if nothing is missing.
+    # What is missing for the workload vision, for torchtune, for TRL, for weights in NF4 by TRL, and for Triton to
+    # compile kernels for GPUs: text for a message; None if nothing is missing.
     vision: str | None = None
     torchtune: str | None = None
+    trl: str | None = None
+    bitsandbytes: str | None = None
     triton: str | None = None
     gpu_memory_bytes: int | None = None  # memory of the GPU that has least; None if unknown
     # True if a run needs the weights of its language model on disk. False for a machine that no run is started on.
@@ -56,6 +61,8 @@ class Machine:
             dali=True,
             vision=None,
             torchtune=None,
+            trl=None,
+            bitsandbytes=None,
             triton=None,
             profilers=tuple(PROFILERS),
             weights_needed=False,
@@ -83,6 +90,8 @@ class Machine:
             dali=all(map(importlib.util.find_spec, ("nvidia", "nvidia.dali"))),
             vision=vision_unsupported_reason(),
             torchtune=torchtune_unsupported_reason(),
+            trl=trl_unsupported_reason(),
+            bitsandbytes=bitsandbytes_unsupported_reason(),
             triton=triton_unsupported_reason(),
             gpu_memory_bytes=min(mebibytes) * 1024**2 if mebibytes else None,
             nodes=int(node_count) if node_count.isdecimal() else 1,
@@ -156,6 +165,19 @@ def torchtune_unsupported_reason() -> str | None:
         if not installed[package].startswith(supported)
     ]
     return "; ".join(wrong) or None
+
+
+def trl_unsupported_reason() -> str | None:
+    """Return which of `TRL_PACKAGES` are missing; None if none is."""
+    missing = [package for package in TRL_PACKAGES if importlib.util.find_spec(package) is None]
+    return f'library: trl needs {" and ".join(missing)} (pip install "multicard[llm-trl]")' if missing else None
+
+
+def bitsandbytes_unsupported_reason() -> str | None:
+    """Return that the package bitsandbytes is missing; None if it is installed."""
+    if importlib.util.find_spec("bitsandbytes") is None:
+        return 'weights in NF4 by TRL need the package bitsandbytes (pip install "multicard[llm-trl]")'
+    return None
 
 
 def _visible_gpus(listing: list[str]) -> tuple[int, str | None]:

@@ -17,7 +17,7 @@ from multicard.core.system import read_or_none
 from multicard.observe.record.visible import visible_gpus
 
 DRIVER = Path("/proc/driver/nvidia/version")
-PACKAGES = ("torch", "torchvision", "torchtune", "torchao", "numpy")
+PACKAGES = ("torch", "torchvision", "torchtune", "torchao", "trl", "peft", "transformers", "numpy")
 # Each file has 128 random bits. MACHINE_IDS: the id of the installation, see machine-id(5). BOOT_ID: the kernel's id of
 # the machine's latest start.
 MACHINE_IDS = (Path("/etc/machine-id"), Path("/var/lib/dbus/machine-id"))

@@ -16,7 +16,7 @@ from torchtune.training.lr_schedulers import get_cosine_schedule_with_warmup
 from multicard import marks
 from multicard.core.errors import UserError
 from multicard.core.layout import REWARDS
-from multicard.programs.llm.technique import Settings
+from multicard.programs.llm.libraries.torchtune import Settings
 
 # A sample as torchtune makes it: its sequences of numbers, such as tokens and labels, by torchtune's names.
 Sample: TypeAlias = Mapping[str, Any]

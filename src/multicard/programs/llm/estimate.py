@@ -18,7 +18,7 @@ from multicard.programs.program import Inputs, Resources
 FLOP_PER_S = {"bf16": 3e14, "fp32": 3e13}
 
 # Assumed, too: the bytes per second of the storage from which all ranks of a node read the weights at the same time;
-# and the seconds to import torchtune and to tokenize the first samples.
+# and the seconds to import a library and to tokenize the first samples.
 STORAGE_BYTES_PER_S = 1e9
 LIBRARIES_S = 30.0
 

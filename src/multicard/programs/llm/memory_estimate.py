@@ -10,8 +10,9 @@ positions. A step adds activations and gradients. Their sum is largest at one of
 The activations of a layer are counted as Korthikanti et al. count them ("Reducing Activation Recomputation in Large
 Transformer Models", 2022, arXiv 2205.05198, section 4), for the decoder of torchtune 0.6.1's Llama 3 in place of
 theirs: grouped queries repeated to all heads, SwiGLU, RMS norms, no dropout, and PyTorch's fused attention, which keeps
-no scores. Sharding is that of FSDP2. All sizes are bytes of one device unless a name says otherwise. `tokens` is the
-number of tokens in a device's batch, so an activation of N bytes per token has N × `tokens` bytes.
+no scores. Sharding is that of FSDP2; with a library that shares no model among devices, each device has a whole copy,
+and DDP's buckets of gradients beside the gradients. All sizes are bytes of one device unless a name says otherwise.
+`tokens` is the number of tokens in a device's batch, so an activation of N bytes per token has N × `tokens` bytes.
 """
 
 import math
@@ -19,6 +20,8 @@ from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from functools import cached_property
 
+from multicard.programs.llm.libraries import LIBRARIES
+from multicard.programs.llm.library import ADAPTED_LINEARS
 from multicard.programs.llm.parameters import LlmParameters
 from multicard.programs.llm.technique import Technique
 from multicard.programs.llm.techniques import TECHNIQUES
@@ -28,8 +31,6 @@ Shape = tuple[int, ...]
 
 BYTES = {"fp32": 4, "bf16": 2}
 FP32 = 4  # bytes of a value that is computed in fp32, also in jobs of another precision
-# The linear layers to which `torchtune_backend.LORA` adds adapters.
-ADAPTED_LINEARS = ("q_proj", "v_proj", "output_proj", "w1", "w2", "w3")
 LOSS_CHUNKS = 8  # number of chunks into which torchtune's CEWithChunkedOutputLoss splits the logits
 # Bytes of cuBLAS's workspaces for two threads, on GPUs of compute capability 9.0 and on all other GPUs (PyTorch 2.11,
 # aten/src/ATen/cuda/CublasHandlePool.cpp).
@@ -66,6 +67,9 @@ def estimate_memory(p: LlmParameters, shape: Architecture, capability: str | Non
     tensor) and buffers are exact. The total is within a tenth of what PyTorch allocates. All sequences are assumed to
     have `sequence_length` tokens.
 
+    With other libraries, weights, adapters, gradients and optimizer are exact unless weights lie in NF4. The rest is
+    taken as torchtune's, which was compared with no measurement.
+
     `capability`: compute capability of the GPU, such as "9.0"; None if it is not known, which counts as "9.0".
 
     An example to check by hand: `tiny` has 2 layers, embeddings of 512, keys and values of 256, a feed-forward layer of
@@ -86,7 +90,7 @@ def estimate_memory(p: LlmParameters, shape: Architecture, capability: str | Non
     job = _Job(p, shape)
     gradients = job.share(job.trained_tensors)
     optimizer = 2 * gradients + 4 * len(job.trained_tensors)
-    activations = job.peak(gradients) - gradients
+    activations = job.peak(gradients) - gradients + job.gradient_buckets(gradients)
     if p.device == "cuda":
         activations += CUBLAS_WORKSPACES_9_0 if capability in (None, "9.0") else CUBLAS_WORKSPACES
     return Memory(
@@ -118,13 +122,18 @@ class _Job:
         return BYTES[self.p.precision]
 
     @cached_property
+    def is_sharded(self) -> bool:
+        """True if FSDP shares the model among devices; also true of a single device that FSDP alone drives."""
+        return self.p.distributed and LIBRARIES[self.p.library].shares_model
+
+    @cached_property
     def ranks(self) -> int:
         """Number of devices that share the model."""
-        return self.p.devices if self.p.distributed else 1
+        return self.p.devices if self.is_sharded else 1
 
     @cached_property
     def is_compiled(self) -> bool:
-        return self.p.compile and self.technique.compiles(self.p)
+        return self.p.compile and LIBRARIES[self.p.library].compiles(self.p)
 
     @cached_property
     def tokens(self) -> int:
@@ -233,8 +242,8 @@ class _Job:
             kept, recomputed = self.hidden_states, kept
         # With FSDP a rank has gathered all weights of the root, of the layer that computes, and of the next layer. A
         # single rank (QAT) gathers no next layer.
-        gathered_root = self.share(self.root_tensors, ranks=1) if self.p.distributed else 0
-        gathered_layer = self.share(self.layer_tensors, ranks=1) if self.p.distributed else 0
+        gathered_root = self.share(self.root_tensors, ranks=1) if self.is_sharded else 0
+        gathered_layer = self.share(self.layer_tensors, ranks=1) if self.is_sharded else 0
         gathered = gathered_root + min(2, self.ranks) * gathered_layer
         backward_of_layer = recomputed + self.backward_temporaries() + gathered
 
@@ -249,6 +258,10 @@ class _Job:
         at_last_layer = after_forward + backward_of_layer + first_gradients
         at_first_layer = gradients + kept + backward_of_layer
         return max(at_loss, at_last_layer, at_first_layer)
+
+    def gradient_buckets(self, gradients: int) -> int:
+        """Return the bytes of the buckets in which DDP exchanges gradients, a second copy of these; 0 without DDP."""
+        return gradients if self.p.distributed and not self.is_sharded else 0
 
     @cached_property
     def hidden_states(self) -> int:

@@ -6,9 +6,11 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from multicard.observe.record.profiled_window import LEAST_SETTLING
+from multicard.programs.llm.libraries import LIBRARIES
 from multicard.programs.llm.techniques import TECHNIQUES
 from multicard.runs.parameter_types import (
     DATASET_NAME,
+    LibraryName,
     Positive,
     PositiveFloat,
     QatTarget,
@@ -36,6 +38,12 @@ class LlmParameters(JobParameters):
         " ".join(f"`{name}`: {entry.description}" for name, entry in TECHNIQUES.items()),
         default="lora",
     )
+    library: LibraryName = labelled(
+        "by-",
+        "What tunes the model. " + " ".join(f"`{name}`: {entry.description}" for name, entry in LIBRARIES.items()),
+        {name: entry.label for name, entry in LIBRARIES.items()},
+        default="torchtune",
+    )
     precision: Literal["fp32", "bf16"] = worded("{}", "Data type of weights and arithmetic.", default="bf16")
     batch_size: Positive = labelled("batch", "Samples per device and forward pass.", "batch {}", default=2)
     gradient_accumulation_steps: Positive = labelled(
@@ -52,8 +60,8 @@ class LlmParameters(JobParameters):
     )
     packed: bool = labelled(
         "packed",
-        "Pack several samples into each sequence instead of padding. On GPUs torchtune then uses "
-        "PyTorch's flex attention, compiled whatever `compile` says.",
+        "Pack several samples into each sequence instead of padding. Only with `library: torchtune`; on GPUs it then "
+        "uses PyTorch's flex attention, compiled whatever `compile` says.",
         {"True": "packed", "False": "not packed"},
         default=False,
     )
@@ -100,7 +108,7 @@ class LlmParameters(JobParameters):
 
     @property
     def loads_in_step(self) -> bool:
-        """True, because the recipes load in the process that trains."""
+        """True, because the libraries load in the process that trains."""
         return True
 
     @property
@@ -111,7 +119,7 @@ class LlmParameters(JobParameters):
     @property
     def distributed(self) -> bool:
         """True if torchrun starts the ranks."""
-        return self.devices > 1 or TECHNIQUES[self.technique].always_distributed
+        return LIBRARIES[self.library].distributed(self)
 
     @property
     def peak_learning_rate(self) -> float:
@@ -127,6 +135,11 @@ class LlmParameters(JobParameters):
     def trains_adapters(self) -> bool:
         """True if adapters are trained and the model's own weights are frozen."""
         return TECHNIQUES[self.technique].trains_adapters(self)
+
+    @property
+    def quantizes_weights(self) -> bool:
+        """True if the frozen weights of linear layers lie in NF4."""
+        return TECHNIQUES[self.technique].nf4
 
     @property
     def total_steps(self) -> int:

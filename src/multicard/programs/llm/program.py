@@ -1,4 +1,4 @@
-"""The program `llm`: tuning of language models by torchtune."""
+"""The program `llm`: tuning of language models by one of several libraries."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,6 +8,7 @@ from multicard.core.job_file import JobPaths
 from multicard.core.values import Row
 from multicard.programs.datasets import Text
 from multicard.programs.llm.estimate import resources, sample_count
+from multicard.programs.llm.libraries import LIBRARIES
 from multicard.programs.llm.measures import LLM_MEASURES
 from multicard.programs.llm.parameters import LlmParameters
 from multicard.programs.llm.techniques import TECHNIQUES
@@ -51,24 +52,24 @@ def _config_error(p: LlmParameters, inputs: Inputs) -> str | None:
         return (
             f"sequence_length: {p.sequence_length} is more than the {model.shape.max_sequence} of the model {p.model}"
         )
-    return technique.config_error(p, model and model.shape)
+    return technique.config_error(p, model and model.shape) or LIBRARIES[p.library].config_error(p)
 
 
 def _unsupported_reason(p: LlmParameters, machine: Machine, inputs: Inputs) -> str | None:
     """Return why a run cannot run on `machine`; None if it can.
 
-    The machine may lack torchtune, Triton or the weights, or the technique may not support the devices.
+    The library may not have the technique, the machine may lack the library, another package or the weights, or the
+    library may not support the devices.
     """
     model = inputs.get("model")
-    if machine.torchtune:
-        return machine.torchtune
-    if p.packed and p.device == "cuda" and machine.triton:
-        # torchtune compiles the attention of packed sequences on GPUs, whatever `compile` says.
-        return f"packed: true on GPUs has its attention compiled, which needs {machine.triton}; or packed: false"
-    if model is None:
-        return None
-    refused = TECHNIQUES[p.technique].unsupported_reason(p, model.shape)
-    return refused or (model.missing_files() if machine.weights_needed else None)
+    library = LIBRARIES[p.library]
+    if p.technique not in library.techniques:
+        able = " or ".join(name for name, other in LIBRARIES.items() if p.technique in other.techniques)
+        return f"the technique {p.technique} needs library: {able}"
+    refused = library.missing(machine) or library.unsupported_reason(p, machine, model and model.shape)
+    if refused or model is None:
+        return refused
+    return model.missing_files() if machine.weights_needed else None
 
 
 def _data_error(p: LlmParameters, samples: int) -> str | None:

@@ -1,29 +1,23 @@
 """The interface of a technique; the techniques are listed in `multicard.programs.llm.techniques`."""
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar
 
 from multicard.programs.datasets import TextKind
+from multicard.programs.llm.libraries import LIBRARIES
 from multicard.programs.models import Architecture
-
-# Settings of torchtune's recipes and components, as OmegaConf reads them from YAML: text, numbers, lists, mappings.
-Settings: TypeAlias = dict[str, Any]
 
 
 class Technique:
     """A way to tune a language model: by low-rank adapters, unless a subclass overrides that.
 
-    A technique states torchtune's recipes and settings as plain values, so it imports neither torch nor torchtune. `p`
-    is always a run's `LlmParameters`.
+    A technique states what is true with every library (`multicard.programs.llm.libraries`), as plain values, so it
+    imports neither torch nor a library. `p` is always a run's `LlmParameters`.
     """
 
     name: str
     label: str  # name in figures
     description: str  # for the schema and the documentation
-    recipe = "lora_finetune"  # name of torchtune's recipe, without the ending for one or several devices
-    # Configuration of torchtune's component.
-    loss: ClassVar[Mapping[str, Any]] = {"_component_": "torchtune.modules.loss.CEWithChunkedOutputLoss"}
-    always_distributed = False  # True if torchtune has the recipe only for torchrun
     text_kind: TextKind | None = None  # the kind of samples that it needs; None if it learns from any
     sequences_per_sample = 1  # sequences that the model computes for a sample
     nf4 = False  # True if the frozen weights of linear layers lie in NF4
@@ -33,10 +27,13 @@ class Technique:
     rates: ClassVar[Mapping[str, float]] = {"adapters": 3e-4}
 
     def facts(self) -> list[str]:
-        """Return sentences on recipe, learning rate and data, for the documentation."""
-        where = " (always under torchrun)" if self.always_distributed else ""
+        """Return sentences on libraries, learning rate and data, for the documentation."""
+        libraries = [
+            f"`library: {library.name}`: {library.techniques.get(self.name, 'not possible')}."
+            for library in LIBRARIES.values()
+        ]
         rates = ", ".join(f"{rate:g} of {trained}" for trained, rate in self.rates.items())
-        facts = [f"torchtune's recipe: `{self.recipe}`{where}.", f"Learning rate unless stated: {rates}."]
+        facts = [*libraries, f"Learning rate unless stated: {rates}."]
         if self.text_kind:
             facts.append(f"Data set: needs samples of kind `{self.text_kind}`.")
         return facts
@@ -46,16 +43,8 @@ class Technique:
         """True if the technique compares a chosen with a rejected answer."""
         return self.text_kind == "preference"
 
-    def recipe_name(self, p: Any) -> str:
-        """Return the name of torchtune's recipe for a run."""
-        return f"{self.recipe}_distributed" if p.distributed else f"{self.recipe}_single_device"
-
     def trains_adapters(self, p: Any) -> bool:
         """Return whether a run trains adapters and freezes the model's own weights."""
-        return True
-
-    def compiles(self, p: Any) -> bool:
-        """Return whether torchtune's recipe compiles the model if a run sets `compile`."""
         return True
 
     def flop_per_weight(self, p: Any) -> int:
@@ -73,18 +62,6 @@ class Technique:
     def config_error(self, p: Any, shape: Architecture | None) -> str | None:
         """Return why the technique cannot do a run; None if it can. `shape`: the run's model; None if not known."""
         return None
-
-    def unsupported_reason(self, p: Any, shape: Architecture) -> str | None:
-        """Return why the devices of a run cannot share the model; None if they can."""
-        return None
-
-    def settings(self, p: Any) -> Settings:
-        """Return further settings of torchtune's recipe, in addition to those that all techniques share."""
-        return {}
-
-    def adapter_settings(self) -> Settings:
-        """Return further arguments of torchtune's builder of models with adapters, for this technique only."""
-        return {}
 
     def adapter_shapes(self, rows: int, columns: int, rank: int) -> list[tuple[int, ...]]:
         """Return the shapes of the adapter of one linear layer, whose weight is rows × columns."""

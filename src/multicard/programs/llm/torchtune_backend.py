@@ -17,17 +17,17 @@ from torchtune import training
 
 from multicard.core.errors import UserError
 from multicard.core.files import atomic_write
+from multicard.programs.llm.libraries.torchtune import RECIPES, Settings
+from multicard.programs.llm.library import EPOCHS, WEIGHT_DECAY
 from multicard.programs.llm.parameters import LlmParameters
-from multicard.programs.llm.technique import Settings
 from multicard.programs.llm.techniques import TECHNIQUES
 from multicard.programs.machine import torchtune_unsupported_reason
 from multicard.programs.models import ARCHITECTURES
 from multicard.programs.provenance import ModelProvenance, TextProvenance
 
 COMPONENTS = "multicard.programs.llm.components"
-EPOCHS = 1_000_000  # more than any run makes: the observer ends the program when everything is measured
+# The settings of `library.ADAPTED_LINEARS`.
 LORA = {
-    # torchtune's own choice in its configurations of Llama 3.
     "lora_attn_modules": ["q_proj", "v_proj", "output_proj"],
     "apply_lora_to_mlp": True,
     "apply_lora_to_output": False,
@@ -68,16 +68,7 @@ DATASETS: dict[str, Settings] = {
 
 
 def tune(p: LlmParameters, model: ModelProvenance, texts: TextProvenance, train_file: Path, output: Path) -> None:
-    """Run one rank of the job until the observer ends the program.
-
-    Parameters
-    ----------
-    model, texts
-        Provenance of the prepared model and data set.
-    train_file
-        File of the samples.
-    output
-        Folder for the files that torchtune writes, such as its log of losses.
+    """Run one rank of the job until the observer ends the program; see `Library.tune`.
 
     Raises `UserError` if torchtune is not installed or not of a supported version.
     """
@@ -90,7 +81,7 @@ def tune(p: LlmParameters, model: ModelProvenance, texts: TextProvenance, train_
     # Every rank writes this file, with the same content.
     with atomic_write(output / "recipe.yaml") as temporary:
         OmegaConf.save(OmegaConf.create(recipe_settings(p, model, texts, train_file, output)), temporary)
-    sys.argv = ["tune", "run", TECHNIQUES[p.technique].recipe_name(p), "--config", str(output / "recipe.yaml")]
+    sys.argv = ["tune", "run", RECIPES[p.technique].full_name(p), "--config", str(output / "recipe.yaml")]
     [command] = entry_points(group="console_scripts", name="tune")
     command.load()()
 
@@ -126,7 +117,7 @@ def recipe_settings(
         "optimizer": {
             "_component_": f"{COMPONENTS}.marked_adamw",
             "fused": True,
-            "weight_decay": 0.01,
+            "weight_decay": WEIGHT_DECAY,
             "lr": p.peak_learning_rate,
         },
         "lr_scheduler": {
@@ -134,7 +125,7 @@ def recipe_settings(
             "steps": p.total_steps,
             "warmup_steps": p.warmup_steps,
         },
-        "loss": {"_component_": f"{COMPONENTS}.marked_loss", "loss": TECHNIQUES[p.technique].loss},
+        "loss": {"_component_": f"{COMPONENTS}.marked_loss", "loss": RECIPES[p.technique].loss},
         "epochs": EPOCHS,
         "max_steps_per_epoch": None,
         "gradient_accumulation_steps": p.gradient_accumulation_steps,
@@ -152,7 +143,7 @@ def recipe_settings(
         "dtype": p.precision,
         "enable_activation_checkpointing": p.activation_checkpointing,
         "enable_activation_offloading": False,
-        **TECHNIQUES[p.technique].settings(p),
+        **RECIPES[p.technique].settings(p),
     }
 
 
@@ -161,7 +152,7 @@ def _model(p: LlmParameters, architecture: str) -> Settings:
     adapters: Settings = {}
     if p.trains_adapters:
         rank = {"lora_rank": p.lora_rank, "lora_alpha": p.lora_alpha}
-        adapters = LORA | rank | TECHNIQUES[p.technique].adapter_settings()
+        adapters = LORA | rank | RECIPES[p.technique].adapter_settings
     prefix = "lora_" if p.trains_adapters else ""
     if architecture in MODELS:
         published = MODELS[architecture]

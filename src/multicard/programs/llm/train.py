@@ -1,9 +1,9 @@
-"""Tune a language model by torchtune, alone or under torchrun.
+"""Tune a language model by a library, alone or under torchrun.
 
     python -m multicard.programs.llm.train --data=FOLDER --model-folder=FOLDER --scratch=FOLDER --device=cpu
 
-`--data` and `--model-folder` are the folders of a prepared data set and model, `--scratch` is one for files that
-torchtune writes; the other options are the parameters of docs/parameters.md. It trains until multicard's observer ends
+`--data` and `--model-folder` are the folders of a prepared data set and model, `--scratch` is one for files that the
+library writes; the other options are the parameters of docs/parameters.md. It trains until multicard's observer ends
 it: without the observer, for ever.
 """
 
@@ -15,6 +15,7 @@ import torch
 
 from multicard.observe.record.binding import bind_rank
 from multicard.observe.record.visible import rank_devices
+from multicard.programs.llm.libraries import LIBRARIES
 from multicard.programs.llm.parameters import LlmParameters
 from multicard.programs.main import run_program
 from multicard.programs.options import parse_options
@@ -23,10 +24,10 @@ from multicard.programs.provenance import ModelProvenance, TextProvenance, read_
 
 def main() -> None:
     """Run one rank."""
-    parser = argparse.ArgumentParser(description="Tune a language model by torchtune.")
+    parser = argparse.ArgumentParser(description="Tune a language model.")
     parser.add_argument("--data", type=Path, required=True, help="folder of a prepared data set")
     parser.add_argument("--model-folder", type=Path, required=True, help="folder of a prepared model")
-    parser.add_argument("--scratch", type=Path, required=True, help="folder for files that torchtune writes")
+    parser.add_argument("--scratch", type=Path, required=True, help="folder for files that the library writes")
     p, arguments = parse_options(parser, LlmParameters)
     # They raise `UserError` if a file is missing or has changed since it was prepared.
     model = read_unchanged(arguments.model_folder, ModelProvenance)
@@ -37,10 +38,8 @@ def main() -> None:
     if device.type == "cuda":
         torch.cuda.set_device(device)
     _stay_offline(arguments.scratch)
-    from multicard.programs.llm import torchtune_backend
-
     train_file = arguments.data / texts.files[0].name
-    torchtune_backend.tune(p, model, texts, train_file, output=arguments.scratch / "output")
+    LIBRARIES[p.library].tune(p, model, texts, train_file, output=arguments.scratch / "output")
 
 
 def _stay_offline(scratch: Path) -> None:

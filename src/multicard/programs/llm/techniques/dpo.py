@@ -12,20 +12,10 @@ class Dpo(Technique):
 
     name, label = "dpo", "DPO"
     description = "adapters trained to prefer chosen over rejected answers."
-    recipe = "lora_dpo"
-    loss: ClassVar[Mapping[str, Any]] = {
-        "_component_": "torchtune.rlhf.loss.DPOLoss",
-        "beta": 0.1,
-        "label_smoothing": 0,
-    }
     text_kind = "preference"
     # The rate of torchtune's llama3_1/8B_lora_dpo; there is no such configuration for Llama 3.
     rates: ClassVar[Mapping[str, float]] = {"adapters": 5e-4}
     sequences_per_sample = 2  # both answers, computed as one batch
-
-    def compiles(self, p: Any) -> bool:
-        """Return whether the run has one device. The recipe for several devices ignores `compile`."""
-        return not p.distributed
 
     def flop_per_weight(self, p: Any) -> int:
         """Return 6: the 4 of adapters, and 2 for a forward pass of the reference."""

@@ -11,7 +11,6 @@ class Full(Technique):
 
     name, label = "full", "full fine-tuning"
     description = "all weights are trained."
-    recipe = "full_finetune"
     # The rate of torchtune's llama3/8B_full.
     rates: ClassVar[Mapping[str, float]] = {"weights": 2e-5}
 
