@@ -208,7 +208,7 @@ def _arguments(p: LlmParameters, output: Path) -> dict[str, Any]:
         "max_grad_norm": 0.0,  # no clipping
         # The model is in the run's precision already; these would keep it in fp32 and compute in bf16.
         "bf16": False,
-        "gradient_checkpointing": p.activation_checkpointing,
+        "activation_checkpointing": p.activation_checkpointing,
         "torch_compile": p.compile,
         "use_cpu": p.device == "cpu",
         "ddp_find_unused_parameters": False,

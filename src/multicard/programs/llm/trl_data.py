@@ -54,8 +54,8 @@ def tokenized(
 class TorchtuneOrder(Sampler[int]):
     """The order in which torchtune's recipes read samples, for all ranks: a batch of rank 0, one of rank 1, and so on.
 
-    The recipes draw it anew in each pass, from the pass's number alone. A pass ends with its last whole step here;
-    torchtune adds the batches that are left to the first step of the next pass.
+    The recipes draw another order in each pass, from the pass's number alone. Here a pass ends with its last whole
+    step; torchtune adds the batches that are left to the first step of the next pass.
     """
 
     def __init__(self, samples: int, p: LlmParameters):
