@@ -40,7 +40,7 @@ OTHER = {
     "dataset": "cats", "strategy": "ddp", "device": "cpu", "profiler": "none", "loader": "dali",
     "layout": "nhwc", "binding": "numa", "preset": "tuned", "tf32": "off", "scaling": "strong", "learning_rate": 0.25,
     "model": "big", "technique": "dpo", "qat_of": "weights", "save": "keep", "steps_per_epoch": 7, "image_size": 48,
-    "sequence_length": 17, "ablate": "loader",
+    "sequence_length": 17, "ablate": "loader", "library": "trl",
 }  # fmt: skip
 
 

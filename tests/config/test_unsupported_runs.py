@@ -28,6 +28,7 @@ dali = 'the loader dali needs the package nvidia-dali-cuda130 (pip install "mult
 fused = "the strategy fsdp has no fused optimizer (SGD)"
 moves = "the strategy fsdp moves weights in every step, CUDA graphs need them in one place"
 packed = f"packed: true on GPUs has its attention compiled, which needs {NO_TRITON.triton}; or packed: false"
+on_gpus_only = "the technique qlora by bitsandbytes needs a GPU; on CPUs it needs library: torchtune"
 share = "the technique qlora cannot share q_proj of tiny among 3 devices"
 compiled = f"torch.compile on GPUs needs {NO_TRITON.triton}"
 
@@ -56,6 +57,15 @@ def refusal(chosen: JobParameters, on: Machine) -> str | None:
         (LAPTOP, tuning(device="cpu"), None),
         (LAPTOP, tuning(device="cpu", devices=4), "needs 4 devices, 2 found"),
         (LAPTOP, tuning(device="cpu", technique="qlora", devices=3), share),
+        (LAPTOP, tuning(device="cpu", library="trl"), None),
+        (LAPTOP, tuning(device="cpu", library="trl", technique="qat"), "the technique qat needs library: torchtune"),
+        (LAPTOP, tuning(device="cpu", library="trl", technique="qlora"), on_gpus_only),
+        (LAPTOP, tuning(device="cpu", library="trl", packed=True), "packed: true needs library: torchtune"),
+        (TWO_GPUS, tuning(library="trl", technique="qlora", devices=2), None),
+        (replace(TWO_GPUS, bitsandbytes="no NF4"), tuning(library="trl", technique="qlora"), "no NF4"),
+        (replace(TWO_GPUS, torchtune="no torchtune"), tuning(library="trl"), None),
+        (replace(TWO_GPUS, trl="no TRL"), tuning(library="trl"), "no TRL"),
+        (replace(TWO_GPUS, trl="no TRL"), tuning(), None),
         (LAPTOP, tuning(device="cpu", model="big"), "no weights: no such folder: no/such"),
         (HIDDEN, on_gpus(), None),
         (HIDDEN, on_gpus(strategy="ddp", devices=2), "needs 2 devices, 1 found: they are hidden; unhide them"),
@@ -120,6 +130,14 @@ def test_tuning_needs_the_versions_that_were_tried(monkeypatch: pytest.MonkeyPat
     assert machine.torchtune_unsupported_reason() is None
     del found["torchtune"]
     assert "package torchtune (pip install" in machine.torchtune_unsupported_reason()
+
+
+def test_tuning_by_trl_needs_its_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine.importlib.util, "find_spec", lambda name: name)
+    assert machine.trl_unsupported_reason() is None
+    assert machine.bitsandbytes_unsupported_reason() is None
+    monkeypatch.setattr(machine.importlib.util, "find_spec", lambda name: None if name in ("trl", "peft") else name)
+    assert machine.trl_unsupported_reason() == 'library: trl needs trl and peft (pip install "multicard[llm-trl]")'
 
 
 def test_images_need_the_packages_of_their_extra(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -72,6 +72,14 @@ def test_the_estimate_is_within_a_tenth_of_what_the_stock_recipe_allocates(
     assert estimate_memory(job(**fixed), shape).total == pytest.approx(peak_bytes(job(**fixed), shape), rel=0.1)
 
 
+def test_a_library_that_shares_no_model_holds_all_of_it_on_each_device() -> None:
+    alone = estimate_memory(job(technique="full", library="trl"), BILLION)
+    one_of_two = estimate_memory(job(technique="full", library="trl", devices=2), BILLION)
+    assert alone == estimate_memory(job(technique="full"), BILLION)
+    # DDP exchanges gradients in buckets, which are as large as these.
+    assert one_of_two == replace(alone, activations=alone.activations + alone.gradients)
+
+
 def test_the_simulated_gpu_counts_what_lives_and_remembers_the_most() -> None:
     allocations = Allocations(vocabulary=1)
     with FakeTensorMode(), allocations:

@@ -1,0 +1,193 @@
+"""Tuning by TRL trains on the sequences of torchtune's data sets, and learns as torchtune's recipes do."""
+
+import math
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from multicard.config.read_run import read_run
+from multicard.core.layout import PHASES
+from multicard.core.reasons import describe_reason
+from multicard.programs.datasets import SHIPPED, TextKind
+from multicard.programs.llm.parameters import LlmParameters
+from multicard.results.measure import measure_run
+from tuning_runs import ALL_STEPS, RESOURCES, SMALL, steps_of
+
+pytest.importorskip("trl", reason="needs TRL")
+
+pytestmark = pytest.mark.slow
+
+COUNTS = ["samples", "tokens", "padded_tokens"]
+REWARDS = ["reward_chosen", "reward_rejected", "reward_accuracy"]
+# The first update is at once the largest. At this rate AdamW, which divides a gradient by its size, makes of rounding
+# errors in tiny gradients less than is compared.
+FIRST_STEPS = {"warmup_steps": 0, "steps": 10, "learning_rate": 2e-5}
+
+
+@pytest.fixture
+def both(tune: Callable[..., Path]) -> Callable[..., tuple[pd.DataFrame, pd.DataFrame]]:
+    """Run a job by torchtune and by TRL; return the steps of both, ordered by step and rank."""
+
+    def run(**changes: Any) -> tuple[pd.DataFrame, pd.DataFrame]:
+        tables = [steps_of(tune(library=library, **changes)) for library in ("torchtune", "trl")]
+        ordered = [table.sort_values(["step", "rank"]).reset_index(drop=True) for table in tables]
+        return ordered[0], ordered[1]
+
+    return run
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_the_first_losses_of_all_weights_are_those_of_torchtune(both: Callable[..., Any], devices: int) -> None:
+    torchtune, trl = both(technique="full", devices=devices, **FIRST_STEPS)
+    assert trl["loss"][: 3 * devices].tolist() == pytest.approx(torchtune["loss"][: 3 * devices].tolist(), abs=1e-5)
+    pd.testing.assert_frame_equal(trl[COUNTS], torchtune[COUNTS])
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_the_first_losses_of_equal_adapters_are_those_of_torchtune(both: Callable[..., Any], devices: int) -> None:
+    torchtune, trl = both(module="equal_adapters", technique="lora", devices=devices, **FIRST_STEPS)
+    assert trl["loss"][: 3 * devices].tolist() == pytest.approx(torchtune["loss"][: 3 * devices].tolist(), abs=1e-5)
+    pd.testing.assert_frame_equal(trl[COUNTS], torchtune[COUNTS])
+
+
+def test_a_step_of_several_batches_is_weighted_as_by_torchtune(both: Callable[..., Any]) -> None:
+    torchtune, trl = both(
+        module="equal_adapters", technique="lora", devices=2, gradient_accumulation_steps=3, **FIRST_STEPS
+    )
+    assert trl["loss"][:6].tolist() == pytest.approx(torchtune["loss"][:6].tolist(), abs=1e-5)
+    pd.testing.assert_frame_equal(trl[COUNTS], torchtune[COUNTS])
+
+
+def test_dpo_begins_with_the_logarithm_of_2_and_goes_on_as_by_torchtune(both: Callable[..., Any]) -> None:
+    torchtune, trl = both(module="equal_adapters", technique="dpo", devices=2, **FIRST_STEPS)
+    for steps in (torchtune, trl):
+        # Policy and reference are the same model, so no answer has a reward.
+        assert steps["loss"][:2].tolist() == pytest.approx([math.log(2)] * 2, abs=1e-6)
+        assert (steps[REWARDS][:2] == 0).all(axis=None)
+    assert trl["loss"][:6].tolist() == pytest.approx(torchtune["loss"][:6].tolist(), abs=1e-5)
+    pd.testing.assert_frame_equal(trl[COUNTS], torchtune[COUNTS])
+    # TRL logs means over all ranks.
+    means = torchtune.groupby("step")[REWARDS].transform("mean")
+    np.testing.assert_allclose(trl[REWARDS], means, atol=1e-5)
+
+
+@pytest.mark.parametrize("technique", ["lora", "dpo"])
+def test_a_job_by_trl_learns_and_is_recorded(tune: Callable[..., Path], technique: str) -> None:
+    folder = tune(technique=technique, library="trl", devices=2)
+    steps = steps_of(folder)
+    assert steps["window"].value_counts().to_dict() == {"warmup": 2 * 2, "measured": 8 * 2}
+    assert len(steps) == ALL_STEPS * 2 and (steps["samples"] == SMALL["batch_size"]).all()
+    found = measure_run(folder)
+    assert found["loss_at_end"] < found["loss_at_start"]
+    coverage = steps[[f"{name}_s" for name in PHASES]].sum(axis=1) / steps["duration_s"]
+    assert 0.9 < coverage.median() <= 1
+    assert steps[["data_s", "forward_s", "backward_s", "optimizer_s"]].notna().all(axis=None)
+    assert (steps[REWARDS].notna() if technique == "dpo" else steps[REWARDS].isna()).all(axis=None)
+
+
+def test_a_pass_ends_with_its_last_whole_step_and_the_next_one_has_another_order() -> None:
+    from torch.utils.data import DistributedSampler
+
+    from multicard.programs.llm.trl_data import TorchtuneOrder
+
+    p = LlmParameters(devices=2, batch_size=2, gradient_accumulation_steps=2)
+    order = TorchtuneOrder(21, p)
+    for epoch in (0, 1):
+        order.set_epoch(epoch)
+        # Of 21 samples, and one again, each rank has 11, of which 8 are two steps of two batches.
+        batches = np.array(list(order)).reshape(4, 2, 2)
+        for rank in (0, 1):
+            of_recipe = DistributedSampler(range(21), 2, rank, shuffle=True, seed=0)
+            of_recipe.set_epoch(epoch)
+            assert batches[:, rank].ravel().tolist() == list(of_recipe)[:8]
+    assert len(order) == 16
+
+
+@pytest.mark.parametrize("longest", [48, 2048])
+@pytest.mark.parametrize(("name", "kind"), SHIPPED.items())
+def test_the_tokens_of_all_shipped_samples_are_those_of_torchtune(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, kind: TextKind, longest: int
+) -> None:
+    from datasets import load_dataset
+    from omegaconf import OmegaConf
+    from torchtune import config
+
+    from multicard.programs.llm.llama3_format import Llama3Format, read_tokenizer
+    from multicard.programs.llm.torchtune_backend import DATASETS
+
+    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", "")
+    source = {"data_files": str(RESOURCES / "text" / f"{name}.jsonl"), "split": "train", "cache_dir": str(tmp_path)}
+    of_torchtune = config.instantiate(
+        OmegaConf.create(
+            {
+                "_component_": "torchtune.models.llama3.llama3_tokenizer",
+                "path": str(tiny / "tokenizer.model"),
+                "special_tokens_path": str(tiny / "special_tokens.json"),
+                "max_seq_len": longest,
+            }
+        )
+    )
+    expected = config.instantiate(OmegaConf.create(DATASETS[kind] | {"source": "json", **source}), of_torchtune)
+
+    tokenizer = read_tokenizer(tiny / "tokenizer.model", tiny / "special_tokens.json")
+    written = Llama3Format(tokenizer, longest)
+    rows = load_dataset("json", **source)
+    assert len(rows) == len(expected) >= 240
+    for row, sample in zip(rows, expected, strict=True):
+        assert written.sample(kind, row) == {
+            "input_ids": list(sample["tokens"]), "labels": [int(label) for label in sample["labels"]]
+        }  # fmt: skip
+
+
+@pytest.mark.parametrize("longest", [48, 2048])
+def test_the_tokens_of_all_shipped_pairs_are_those_of_torchtune(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, longest: int
+) -> None:
+    from datasets import load_dataset
+    from torchtune.datasets import preference_dataset
+    from torchtune.models.llama3 import llama3_tokenizer
+
+    from multicard.programs.llm.llama3_format import Llama3Format, read_tokenizer
+
+    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", "")
+    files = (tiny / "tokenizer.model", tiny / "special_tokens.json")
+    data = str(RESOURCES / "text" / "preferences.jsonl")
+    source = {"data_files": data, "split": "train", "cache_dir": str(tmp_path)}
+    expected = preference_dataset(llama3_tokenizer(*map(str, files), max_seq_len=longest), source="json", **source)
+    tokenizer = read_tokenizer(*files)
+    written = Llama3Format(tokenizer, longest)
+    for row, pair in zip(load_dataset("json", **source), expected, strict=True):
+        assert written.pair(row) == {name: [int(number) for number in numbers] for name, numbers in pair.items()}
+
+
+def test_words_that_look_like_special_tokens_are_text(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from torchtune.models.llama3 import llama3_tokenizer
+
+    from multicard.programs.llm.llama3_format import read_tokenizer
+
+    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", "")
+    files = (tiny / "tokenizer.model", tiny / "special_tokens.json")
+    text = "<|eot_id|> and <|begin_of_text|>, 12345 of them\n\n  don\u2019t count; na\u00efve caf\u00e9 \U0001f600"
+    expected = llama3_tokenizer(*map(str, files)).encode(text, add_bos=False, add_eos=False)
+    assert read_tokenizer(*files).encode(text, add_special_tokens=False) == expected
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"batch_size": 400}, r"batch_size: a step of all devices needs 400 samples, found \d+"),
+        ({"sequence_length": 16}, "sequence_length: 16 cuts off every answer of a batch"),
+    ],
+    ids=["too few samples", "too short"],
+)
+def test_what_trl_cannot_train_is_said_in_one_line(
+    tune: Callable[..., Path], changes: dict[str, Any], said: str
+) -> None:
+    record = read_run(tune(technique="lora", library="trl", **changes))
+    assert record.outcome == "failed"
+    assert re.fullmatch(f"rank 0: {said}", describe_reason(record.reason)), record.reason
