@@ -28,6 +28,7 @@ dali = 'the loader dali needs the package nvidia-dali-cuda130 (pip install "mult
 fused = "the strategy fsdp has no fused optimizer (SGD)"
 moves = "the strategy fsdp moves weights in every step, CUDA graphs need them in one place"
 packed = f"packed: true on GPUs has its attention compiled, which needs {NO_TRITON.triton}; or packed: false"
+loss = f"library: trl compiles its loss for GPUs, which needs {NO_TRITON.triton}"
 on_gpus_only = "the technique qlora by bitsandbytes needs a GPU; on CPUs it needs library: torchtune"
 share = "the technique qlora cannot share q_proj of tiny among 3 devices"
 compiled = f"torch.compile on GPUs needs {NO_TRITON.triton}"
@@ -65,6 +66,7 @@ def refusal(chosen: JobParameters, on: Machine) -> str | None:
         (replace(TWO_GPUS, bitsandbytes="no NF4"), tuning(library="trl", technique="qlora"), "no NF4"),
         (replace(TWO_GPUS, torchtune="no torchtune"), tuning(library="trl"), None),
         (replace(TWO_GPUS, trl="no TRL"), tuning(library="trl"), "no TRL"),
+        (NO_TRITON, tuning(library="trl"), loss),
         (replace(TWO_GPUS, trl="no TRL"), tuning(), None),
         (LAPTOP, tuning(device="cpu", model="big"), "no weights: no such folder: no/such"),
         (HIDDEN, on_gpus(), None),

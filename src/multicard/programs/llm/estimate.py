@@ -7,6 +7,7 @@ from typing import Any
 from multicard.core.pipeline import pipeline_folder
 from multicard.observe.record.profiled_window import LEAST_SETTLING
 from multicard.programs.datasets import ShippedText
+from multicard.programs.llm.libraries import LIBRARIES
 from multicard.programs.llm.memory_estimate import BYTES, estimate_memory
 from multicard.programs.llm.parameters import LlmParameters
 from multicard.programs.llm.techniques import TECHNIQUES
@@ -56,4 +57,5 @@ def resources(p: LlmParameters, inputs: Inputs) -> Resources:
         "training": (p.warmup_steps + p.steps) * step_s,
         "profiled window": (LEAST_SETTLING + p.profiled_steps) * step_s,
     }
-    return Resources(host_bytes / 1e6, device_bytes, durations_s)
+    # What is rough is good enough to ask for memory of the host, but not to judge whether a run fits a GPU.
+    return Resources(host_bytes / 1e6, device_bytes if LIBRARIES[p.library].estimates_peak else None, durations_s)

@@ -28,6 +28,7 @@ class Library:
     description: str  # for the schema and the documentation
     # How it tunes by each technique that it has, in words for the documentation, by the technique's name.
     techniques: ClassVar[Mapping[str, str]]
+    estimates_peak = False  # True if `memory_estimate` counts what its models and losses keep
     shares_model = False  # True if the devices of a run share one copy of the model; else each device has a whole copy
 
     def missing(self, machine: Machine) -> str | None:

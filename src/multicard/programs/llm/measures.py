@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from multicard.core.values import Row
+from multicard.programs.llm.libraries import LIBRARIES
 from multicard.programs.llm.memory_estimate import estimate_memory
 from multicard.programs.llm.parameters import LlmParameters
 from multicard.programs.models import ARCHITECTURES
@@ -39,7 +40,9 @@ MEASURES: dict[str, Definition] = {
     "gradients_bytes": Definition("As `weights_bytes`, of the gradients.", BYTES),
     "optimizer_bytes": Definition("As `weights_bytes`, of the optimizer's state.", BYTES),
     "estimated_memory_bytes": Definition(
-        "[Estimated](measuring.md#memory-estimates) peak memory of a device, from the parameters alone.", BYTES
+        "[Estimated](measuring.md#memory-estimates) peak memory of a device, from the parameters alone; empty for "
+        "`library: trl`.",
+        BYTES,
     ),
 }
 
@@ -68,7 +71,7 @@ def _measure(record: RunRecord, common: Measures, steps: "pd.DataFrame", epochs:
         "loss_at_end": losses.tail(ENDS).mean(),
         "parameters": shape.parameters,
         **{f"{part}_bytes": getattr(estimate, part) for part in ("weights", "adapters", "gradients", "optimizer")},
-        "estimated_memory_bytes": estimate.total,
+        "estimated_memory_bytes": estimate.total if LIBRARIES[p.library].estimates_peak else None,
     }
 
 

@@ -10,9 +10,9 @@ positions. A step adds activations and gradients. Their sum is largest at one of
 The activations of a layer are counted as Korthikanti et al. count them ("Reducing Activation Recomputation in Large
 Transformer Models", 2022, arXiv 2205.05198, section 4), for the decoder of torchtune 0.6.1's Llama 3 in place of
 theirs: grouped queries repeated to all heads, SwiGLU, RMS norms, no dropout, and PyTorch's fused attention, which keeps
-no scores. Sharding is that of FSDP2; with a library that shares no model among devices, each device has a whole copy,
-and DDP's buckets of gradients beside the gradients. All sizes are bytes of one device unless a name says otherwise.
-`tokens` is the number of tokens in a device's batch, so an activation of N bytes per token has N × `tokens` bytes.
+no scores. Sharding is that of FSDP2; with a library that shares no model among devices, each device has a whole copy.
+All sizes are bytes of one device unless a name says otherwise. `tokens` is the number of tokens in a device's batch, so
+an activation of N bytes per token has N × `tokens` bytes.
 """
 
 import math
@@ -68,7 +68,7 @@ def estimate_memory(p: LlmParameters, shape: Architecture, capability: str | Non
     have `sequence_length` tokens.
 
     With other libraries, weights, adapters, gradients and optimizer are exact unless weights lie in NF4. The rest is
-    taken as torchtune's, which was compared with no measurement.
+    taken as torchtune's, so the total is rough (`Library.estimates_peak`).
 
     `capability`: compute capability of the GPU, such as "9.0"; None if it is not known, which counts as "9.0".
 
@@ -90,7 +90,7 @@ def estimate_memory(p: LlmParameters, shape: Architecture, capability: str | Non
     job = _Job(p, shape)
     gradients = job.share(job.trained_tensors)
     optimizer = 2 * gradients + 4 * len(job.trained_tensors)
-    activations = job.peak(gradients) - gradients + job.gradient_buckets(gradients)
+    activations = job.peak(gradients) - gradients
     if p.device == "cuda":
         activations += CUBLAS_WORKSPACES_9_0 if capability in (None, "9.0") else CUBLAS_WORKSPACES
     return Memory(
@@ -258,10 +258,6 @@ class _Job:
         at_last_layer = after_forward + backward_of_layer + first_gradients
         at_first_layer = gradients + kept + backward_of_layer
         return max(at_loss, at_last_layer, at_first_layer)
-
-    def gradient_buckets(self, gradients: int) -> int:
-        """Return the bytes of the buckets in which DDP exchanges gradients, a second copy of these; 0 without DDP."""
-        return gradients if self.p.distributed and not self.is_sharded else 0
 
     @cached_property
     def hidden_states(self) -> int:

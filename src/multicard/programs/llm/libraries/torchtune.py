@@ -87,6 +87,7 @@ class Torchtune(Library):
     name, label = "torchtune", "torchtune"
     description = "its stock recipes; several devices share one copy of the model (FSDP2)."
     techniques: ClassVar[Mapping[str, str]] = {name: _described(recipe) for name, recipe in RECIPES.items()}
+    estimates_peak = True
     shares_model = True
 
     def missing(self, machine: Machine) -> str | None:

@@ -28,10 +28,12 @@ class Trl(Library):
         return machine.trl
 
     def unsupported_reason(self, p: Any, machine: Machine, shape: Architecture | None) -> str | None:
-        """Return that samples cannot be packed, or that weights in NF4 need a GPU or a package; else None."""
+        """Return that samples cannot be packed, or what the loss or weights in NF4 lack; None if all is well."""
         if p.packed:
             # TRL keeps packed samples apart only by the package flash-attn.
             return "packed: true needs library: torchtune"
+        if p.device == "cuda" and machine.triton:
+            return f"library: trl compiles its loss for GPUs, which needs {machine.triton}"
         if not p.quantizes_weights:
             return None
         if p.device != "cuda":
