@@ -2,6 +2,8 @@
 
 import math
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -191,3 +193,32 @@ def test_what_trl_cannot_train_is_said_in_one_line(
     record = read_run(tune(technique="lora", library="trl", **changes))
     assert record.outcome == "failed"
     assert re.fullmatch(f"rank 0: {said}", describe_reason(record.reason)), record.reason
+
+
+@pytest.mark.rare
+def test_a_scenario_varies_the_library_and_the_figure_of_techniques_names_it(tmp_path: Path) -> None:
+    (tmp_path / "libraries.yaml").write_text(
+        """\
+models: {tiny: {architecture: tiny}}
+datasets: {grammar: {source: shipped-text, texts: grammar}}
+scenarios:
+  libraries:
+    question: Which library tunes faster?
+    fixed:
+      {workload: llm, device: cpu, dataset: grammar, precision: fp32, sequence_length: 64, warmup_steps: 1, steps: 3,
+      profiled_steps: 2}
+    vary: {technique: [lora, qat], library: [torchtune, trl], devices: [1, 2]}
+    figures: [techniques]
+""",
+        encoding="utf-8",
+    )
+    command = [sys.executable, "-m", "multicard", "run", "libraries.yaml"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=900, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    bars = pd.read_csv(tmp_path / "results-libraries" / "figures" / "libraries" / "techniques.csv")
+    processes = ("1 CPU process", "2 CPU processes")
+    expected = {(name, f"torchtune, {count}") for name in ("lora", "qat") for count in processes}
+    # TRL has no QAT.
+    expected |= {("lora", f"TRL, {count}") for count in processes}
+    assert set(zip(bars["technique"], bars["series"], strict=True)) == expected
+    assert bars["iteration_time_s"].notna().all()
