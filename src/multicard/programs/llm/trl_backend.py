@@ -190,7 +190,7 @@ def _adapters(p: LlmParameters) -> LoraConfig:
     """Return the configuration of the adapters. They are initialized as torchtune's: A at random, B with zeros."""
     return LoraConfig(
         r=p.lora_rank,
-        lora_alpha=p.lora_alpha,
+        lora_alpha=p.lora_alpha,  # type: ignore[arg-type]  # PEFT divides any number by the rank
         lora_dropout=0.0,
         target_modules=[NAMES[linear].rpartition(".")[2] for linear in ADAPTED_LINEARS],
         task_type="CAUSAL_LM",
