@@ -6,7 +6,7 @@ import pytest
 
 from factories import Row, make_results, recommendations
 from multicard.answers.diagnoses.causes import causes_of
-from multicard.answers.diagnoses.code_places import places_of
+from multicard.answers.diagnoses.user_code.code_places import places_of
 from multicard.results.results import Results
 
 SCRIPT: Row = {"workload": "script", "command": ["train.py"], "folder": ".", "device": "cpu"}

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from factories import Row, make_results, recommendations, vision_runs
-from multicard.answers.diagnoses.code_lines import diagnoses, lines_in_words
-from multicard.answers.diagnoses.code_places import places_of
+from multicard.answers.diagnoses.user_code.code_lines import diagnoses, lines_in_words
+from multicard.answers.diagnoses.user_code.code_places import places_of
 from multicard.results.breakdown import StepPart
 from multicard.results.results import Results
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from factories import STEADY, Row, make_results, recommendations, vision_runs
-from multicard.answers.diagnoses.host_work import diagnoses, work_of
+from multicard.answers.diagnoses.host.host_work import diagnoses, work_of
 from multicard.results.breakdown import StepPart
 from multicard.results.results import Results
 from multicard.runs.record import TrainingSetup

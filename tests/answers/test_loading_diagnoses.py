@@ -9,7 +9,7 @@ import pytest
 
 from factories import STEADY, Row, make_results, vision_runs
 from multicard.answers.diagnoses.diagnosis import Diagnosis
-from multicard.answers.diagnoses.loading import diagnoses
+from multicard.answers.diagnoses.loading.slow_loading import diagnoses
 from multicard.results.results import Results
 
 # Steps 11 to 60 are measured; the pass that they begin in has begun before.

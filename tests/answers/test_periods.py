@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from factories import recommendations
-from multicard.answers.diagnoses.regular import period_of
+from multicard.answers.diagnoses.host.regular import period_of
 from rank_steps import NUMBERS, SHAPE, causes, even_steps, long_steps, results_of
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from factories import Row, make_results, vision_runs
 from multicard.answers.diagnoses.diagnosis import Diagnosis
-from multicard.answers.diagnoses.loading import diagnoses
+from multicard.answers.diagnoses.loading.slow_loading import diagnoses
 from observed_scripts import Observed, Server, after_head
 
 pytestmark = pytest.mark.slow

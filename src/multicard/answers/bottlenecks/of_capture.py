@@ -16,8 +16,8 @@ from multicard.answers.bottlenecks.capture_details import (
 )
 from multicard.answers.bottlenecks.late_ranks import Rank, late_rank, waiting_inside
 from multicard.answers.diagnoses.diagnosis import Diagnosis
-from multicard.answers.diagnoses.gpu_activity import OF_GPUS, OF_PROCESSES, GpuActivity, of_tables
-from multicard.answers.diagnoses.gpus import causes_on_gpus
+from multicard.answers.diagnoses.gpus.gpu_activity import OF_GPUS, OF_PROCESSES, GpuActivity, of_tables
+from multicard.answers.diagnoses.gpus.trace_causes import causes_on_gpus
 from multicard.core.text import counted
 from multicard.core.units import SECONDS, percent, with_unit
 from multicard.core.values import number_of

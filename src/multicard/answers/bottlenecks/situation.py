@@ -7,10 +7,10 @@ from statistics import fmean
 import pandas as pd
 
 from multicard.answers.bottlenecks.bottlenecks import LEAST
-from multicard.answers.diagnoses.loading_workers import HANDOVER_S
-from multicard.answers.diagnoses.own_work import OUTSIDE, steps_of
-from multicard.answers.diagnoses.regular import FEWEST
-from multicard.answers.diagnoses.waits import without_chance
+from multicard.answers.diagnoses.host.regular import FEWEST
+from multicard.answers.diagnoses.loading.waits import without_chance
+from multicard.answers.diagnoses.loading.workers import HANDOVER_S
+from multicard.answers.diagnoses.ranks.own_work import OUTSIDE, steps_of
 from multicard.answers.scaling.growth import LEAST_RATIO, growths
 from multicard.answers.scaling.work import SAME_WORK, STEP_TIME, samples_per_device
 from multicard.results.breakdown import StepPart

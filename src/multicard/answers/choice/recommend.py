@@ -22,9 +22,9 @@ from multicard.answers.choice.next_steps import caveats, part_of
 from multicard.answers.choice.overview import tiles, word_table
 from multicard.answers.choice.paying_devices import after_fewer_devices, fewer_devices
 from multicard.answers.diagnoses.causes import causes_of
-from multicard.answers.diagnoses.code_lines import grown_places
-from multicard.answers.diagnoses.host_work import grown_work
-from multicard.answers.diagnoses.periods import words_of_parts
+from multicard.answers.diagnoses.host.host_work import grown_work
+from multicard.answers.diagnoses.host.periods import words_of_parts
+from multicard.answers.diagnoses.user_code.code_lines import grown_places
 from multicard.answers.scaling.growth import growths
 from multicard.core.grouping import grouped
 from multicard.core.templates import markdown_template

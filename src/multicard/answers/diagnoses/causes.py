@@ -3,31 +3,15 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from multicard.answers.diagnoses import (
-    backend,
-    between_passes,
-    code_lines,
-    collectives,
-    compiling,
-    data_parallel,
-    debugging,
-    gpu_activity,
-    gpu_memory,
-    gradient_exchange,
-    host_work,
-    loading,
-    lone_evaluation,
-    optimizer_loop,
-    periods,
-    same_samples,
-    second_passes,
-    slow_rank,
-    threads,
-    uneven_work,
-)
 from multicard.answers.diagnoses.diagnosis import Diagnosis
-from multicard.answers.diagnoses.gpus import causes_on_gpus
+from multicard.answers.diagnoses.exchange import backend, collectives, data_parallel, gradient_exchange
+from multicard.answers.diagnoses.gpus import gpu_activity, gpu_memory
+from multicard.answers.diagnoses.gpus.trace_causes import causes_on_gpus
+from multicard.answers.diagnoses.host import compiling, debugging, host_work, optimizer_loop, periods, threads
+from multicard.answers.diagnoses.loading import between_passes, slow_loading
+from multicard.answers.diagnoses.ranks import lone_evaluation, same_samples, slow_rank, uneven_work
 from multicard.answers.diagnoses.training_setup import setup_of
+from multicard.answers.diagnoses.user_code import code_lines, second_passes
 from multicard.results.breakdown import StepPart
 from multicard.results.configuration import Configuration
 from multicard.results.results import Results
@@ -43,7 +27,7 @@ def causes_of(configuration: Configuration, results: Results) -> list[Diagnosis]
     # What takes the time.
     causes = [
         *host_work.diagnoses(configuration, results, setup),
-        *loading.diagnoses(configuration, results),
+        *slow_loading.diagnoses(configuration, results),
         *between_passes.diagnoses(configuration, results),
         *lone_evaluation.diagnoses(configuration, results),
         *same_samples.diagnoses(configuration, results),

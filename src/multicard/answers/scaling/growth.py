@@ -12,8 +12,8 @@ from functools import cached_property
 from statistics import fmean
 
 from multicard.answers.answer import GREW, Answer
-from multicard.answers.diagnoses.code_lines import GrownPlace
-from multicard.answers.diagnoses.host_work import WorkOfSteps
+from multicard.answers.diagnoses.host.host_work import WorkOfSteps
+from multicard.answers.diagnoses.user_code.code_lines import GrownPlace
 from multicard.answers.scaling.speedup import speedups_of
 from multicard.answers.scaling.work import STEP_TIME, is_same_work, samples_per_device
 from multicard.core.text import counted, listed

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 
 from multicard.answers.bottlenecks.bottlenecks import LEAST
 from multicard.answers.diagnoses.diagnosis import Diagnosis
-from multicard.answers.diagnoses.host_work import WorkOfSteps, place
-from multicard.answers.diagnoses.loading_facts import Loading, Sampling
-from multicard.answers.diagnoses.waits import Waits
+from multicard.answers.diagnoses.host.host_work import WorkOfSteps, place
+from multicard.answers.diagnoses.loading.facts import Loading, Sampling
+from multicard.answers.diagnoses.loading.waits import Waits
 from multicard.answers.scaling.work import STEP_TIME
 from multicard.core.host_work import STARTING, STOPPING
 from multicard.core.layout import DATA

@@ -7,10 +7,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from multicard.answers.bottlenecks.bottlenecks import LEAST, mean_parts
-from multicard.answers.diagnoses.code_places import MAIN_SHARE, CodePlace, places_of
 from multicard.answers.diagnoses.diagnosis import OUTSIDE, Diagnosis
-from multicard.answers.diagnoses.host_work import WorkOfSteps, work_of
-from multicard.answers.diagnoses.phase_samples import FEWEST_SAMPLES, sample_count, sample_rows, samples_in_phase
+from multicard.answers.diagnoses.host.host_work import WorkOfSteps, work_of
+from multicard.answers.diagnoses.user_code.code_places import MAIN_SHARE, CodePlace, places_of
+from multicard.answers.diagnoses.user_code.phase_samples import (
+    FEWEST_SAMPLES,
+    sample_count,
+    sample_rows,
+    samples_in_phase,
+)
 from multicard.core.layout import TRANSFER
 from multicard.core.units import SECONDS, percent, with_unit
 from multicard.results.breakdown import StepPart

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from statistics import fmean
 
 from multicard.answers.bottlenecks.bottlenecks import LEAST
-from multicard.answers.diagnoses.code_places import MAIN_SHARE, function_name
 from multicard.answers.diagnoses.diagnosis import Diagnosis
-from multicard.answers.diagnoses.host_work import place
-from multicard.answers.diagnoses.phase_samples import FEWEST_SAMPLES
+from multicard.answers.diagnoses.host.host_work import place
+from multicard.answers.diagnoses.user_code.code_places import MAIN_SHARE, function_name
+from multicard.answers.diagnoses.user_code.phase_samples import FEWEST_SAMPLES
 from multicard.core.layout import BETWEEN_PASSES
 from multicard.core.units import SECONDS, number, percent, with_unit
 from multicard.results.configuration import Configuration, MeasuredRun

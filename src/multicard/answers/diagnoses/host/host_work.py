@@ -12,7 +12,7 @@ import pandas as pd
 
 from multicard.answers.bottlenecks.bottlenecks import LEAST, mean_parts
 from multicard.answers.diagnoses.diagnosis import OUTSIDE, Diagnosis
-from multicard.answers.diagnoses.regular import Period, period_of
+from multicard.answers.diagnoses.host.regular import Period, period_of
 from multicard.core.grouping import grouped
 from multicard.core.host_work import AUTOMATIC, COLLECTIVE, COMPILING, GARBAGE, SAVING
 from multicard.core.text import listed

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from multicard.answers.bottlenecks.bottlenecks import LEAST
 from multicard.answers.diagnoses.diagnosis import Diagnosis
-from multicard.answers.diagnoses.loading_facts import Loading
+from multicard.answers.diagnoses.loading.facts import Loading
 from multicard.core.layout import DATA
 from multicard.core.text import counted
 from multicard.core.units import duration, number, percent

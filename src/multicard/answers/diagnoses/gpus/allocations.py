@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from multicard.answers.bottlenecks.bottlenecks import LEAST
 from multicard.answers.diagnoses.diagnosis import Diagnosis
-from multicard.answers.diagnoses.gpu_activity import GpuActivity, in_calls
+from multicard.answers.diagnoses.gpus.gpu_activity import GpuActivity, in_calls
 from multicard.core.text import listed
 from multicard.results.breakdown import StepPart
 from multicard.trace.api_calls import HostActivity

@@ -1,8 +1,16 @@
 """Causes of lost time on GPUs that a trace shows, of runs and of single captures."""
 
-from multicard.answers.diagnoses import allocations, communication, copies, host_waits, launches, queues, tensor_cores
 from multicard.answers.diagnoses.diagnosis import Diagnosis
-from multicard.answers.diagnoses.gpu_activity import GpuActivity
+from multicard.answers.diagnoses.gpus import (
+    allocations,
+    communication,
+    copies,
+    host_waits,
+    launches,
+    queues,
+    tensor_cores,
+)
+from multicard.answers.diagnoses.gpus.gpu_activity import GpuActivity
 
 
 def causes_on_gpus(activity: GpuActivity | None) -> list[Diagnosis]:

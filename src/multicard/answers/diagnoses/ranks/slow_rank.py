@@ -25,7 +25,7 @@ import pandas as pd
 from multicard.answers.bottlenecks.bottlenecks import LEAST
 from multicard.answers.bottlenecks.late_ranks import late_rank
 from multicard.answers.diagnoses.diagnosis import OUTSIDE, Diagnosis
-from multicard.answers.diagnoses.own_work import (
+from multicard.answers.diagnoses.ranks.own_work import (
     FEWEST_STEPS,
     OwnWork,
     beyond_others,

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from multicard.answers.ablation import PartCost
 from multicard.answers.bottlenecks.bottlenecks import mean_parts
-from multicard.answers.diagnoses.host_work import WorkOfSteps
-from multicard.answers.diagnoses.waits import Waits
+from multicard.answers.diagnoses.host.host_work import WorkOfSteps
+from multicard.answers.diagnoses.loading.waits import Waits
 from multicard.answers.scaling.work import STEP_TIME
 from multicard.core.host_work import SAMPLING
 from multicard.results.breakdown import StepPart

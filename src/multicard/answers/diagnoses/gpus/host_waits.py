@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from multicard.answers.bottlenecks.bottlenecks import LEAST
 from multicard.answers.diagnoses.diagnosis import Diagnosis
-from multicard.answers.diagnoses.gpu_activity import GpuActivity, count, in_calls
+from multicard.answers.diagnoses.gpus.gpu_activity import GpuActivity, count, in_calls
 from multicard.core.text import listed
 from multicard.core.units import BYTES, with_unit
 from multicard.results.breakdown import StepPart

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from multicard.answers.bottlenecks.bottlenecks import LEAST
 from multicard.answers.diagnoses.diagnosis import Diagnosis
-from multicard.answers.diagnoses.gpu_activity import GpuActivity
+from multicard.answers.diagnoses.gpus.gpu_activity import GpuActivity
 from multicard.core.units import percent
 from multicard.trace.fp32_products import Arithmetic
 from multicard.trace.kernel_names import function_path

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from multicard.answers.bottlenecks.bottlenecks import LEAST
 from multicard.answers.diagnoses.diagnosis import OUTSIDE, Diagnosis
-from multicard.answers.diagnoses.host_work import place
-from multicard.answers.diagnoses.phase_samples import FEWEST_SAMPLES, is_phase, samples_in_phase
+from multicard.answers.diagnoses.host.host_work import place
+from multicard.answers.diagnoses.user_code.phase_samples import FEWEST_SAMPLES, is_phase, samples_in_phase
 from multicard.core.layout import FORWARD
 from multicard.core.units import SECONDS, percent, with_unit
 from multicard.results.configuration import Configuration

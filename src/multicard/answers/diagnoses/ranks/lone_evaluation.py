@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from multicard.answers.bottlenecks.bottlenecks import LEAST
 from multicard.answers.diagnoses.diagnosis import Diagnosis
-from multicard.answers.diagnoses.own_work import OwnWork, own_work_of
-from multicard.answers.diagnoses.regular import period_of
+from multicard.answers.diagnoses.host.regular import period_of
+from multicard.answers.diagnoses.ranks.own_work import OwnWork, own_work_of
 from multicard.core.layout import EVALUATION
 from multicard.core.units import SECONDS, percent, with_unit
 from multicard.results.configuration import Configuration

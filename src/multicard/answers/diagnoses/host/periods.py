@@ -18,10 +18,10 @@ import numpy as np
 import pandas as pd
 
 from multicard.answers.bottlenecks.bottlenecks import LEAST
-from multicard.answers.diagnoses.code_lines import place_of_long_steps, remedy_of_call
 from multicard.answers.diagnoses.diagnosis import OUTSIDE, Diagnosis
-from multicard.answers.diagnoses.own_work import OwnWork, own_work_of, steps_of
-from multicard.answers.diagnoses.regular import FEWEST, Period, period_of
+from multicard.answers.diagnoses.host.regular import FEWEST, Period, period_of
+from multicard.answers.diagnoses.ranks.own_work import OwnWork, own_work_of, steps_of
+from multicard.answers.diagnoses.user_code.code_lines import place_of_long_steps, remedy_of_call
 from multicard.core.host_work import COLLECTIVE, SAVING, STARTING
 from multicard.core.layout import BACKWARD, DATA, EVALUATION, FORWARD
 from multicard.core.units import SECONDS, number, percent, with_unit

@@ -10,13 +10,13 @@ from dataclasses import replace
 
 from multicard.answers.ablation import ABLATED, PartCost, costs
 from multicard.answers.bottlenecks.bottlenecks import LEAST, mean_parts
-from multicard.answers.diagnoses import loading_passes
-from multicard.answers.diagnoses.code_lines import lines_in_words
 from multicard.answers.diagnoses.diagnosis import Diagnosis
-from multicard.answers.diagnoses.host_work import work_of
-from multicard.answers.diagnoses.loading_facts import Loader, Loading, loader_of, sampling_of
-from multicard.answers.diagnoses.loading_workers import no_workers, slow_batches, too_few_workers
-from multicard.answers.diagnoses.waits import rank_that_waits, waits_of
+from multicard.answers.diagnoses.host.host_work import work_of
+from multicard.answers.diagnoses.loading import passes
+from multicard.answers.diagnoses.loading.facts import Loader, Loading, loader_of, sampling_of
+from multicard.answers.diagnoses.loading.waits import rank_that_waits, waits_of
+from multicard.answers.diagnoses.loading.workers import no_workers, slow_batches, too_few_workers
+from multicard.answers.diagnoses.user_code.code_lines import lines_in_words
 from multicard.answers.scaling.work import STEP_TIME
 from multicard.core.layout import DATA, EVALUATION
 from multicard.core.units import duration, percent
@@ -51,9 +51,9 @@ def _slow_loading(configuration: Configuration, results: Results, loader: Loader
     work = [piece for piece in work_of(configuration, results) if piece.phase != EVALUATION]
     waits = waits_of(configuration, results, loader.workers)
     if waits is None:
-        return list(loading_passes.iterator_in_each_step(configuration, work))
+        return list(passes.iterator_in_each_step(configuration, work))
     loading = Loading(configuration, loader, waits, sampling_of(work, configuration, results), cost)
-    causes = list(loading_passes.diagnoses(loading, work))
+    causes = list(passes.diagnoses(loading, work))
     if loader.workers == 0:
         causes += no_workers(loading, lines_in_words(configuration, results, DATA, "the loading"))
     elif loader.workers and waits.is_steady:

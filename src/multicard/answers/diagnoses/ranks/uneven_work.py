@@ -35,8 +35,8 @@ import pandas as pd
 
 from multicard.answers.bottlenecks.bottlenecks import LEAST
 from multicard.answers.diagnoses.diagnosis import Diagnosis
-from multicard.answers.diagnoses.own_work import OwnWork, own_work_of
-from multicard.answers.diagnoses.slow_rank import NEARLY_ALL
+from multicard.answers.diagnoses.ranks.own_work import OwnWork, own_work_of
+from multicard.answers.diagnoses.ranks.slow_rank import NEARLY_ALL
 from multicard.core.layout import BACKWARD, FORWARD
 from multicard.core.units import SECONDS, number, percent, with_unit
 from multicard.results.configuration import Configuration

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from multicard.answers.diagnoses.regular import FEWEST
+from multicard.answers.diagnoses.host.regular import FEWEST
 from multicard.answers.scaling.work import STEP_TIME
 from multicard.core.units import duration
 from multicard.results.configuration import Configuration, MeasuredRun

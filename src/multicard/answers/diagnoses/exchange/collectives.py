@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from multicard.answers.diagnoses.diagnosis import Diagnosis
-from multicard.answers.diagnoses.host_work import EXCHANGE_ONCE, WorkOfSteps
+from multicard.answers.diagnoses.host.host_work import EXCHANGE_ONCE, WorkOfSteps
 from multicard.core.host_work import COLLECTIVE
 from multicard.core.text import counted, listed
 from multicard.core.units import number

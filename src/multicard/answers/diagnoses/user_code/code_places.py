@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from multicard.answers.diagnoses.phase_samples import PhaseSamples, is_phase, samples_in_phase
+from multicard.answers.diagnoses.user_code.phase_samples import PhaseSamples, is_phase, samples_in_phase
 from multicard.core.layout import BACKWARD, FORWARD, OPTIMIZER
 from multicard.results.configuration import Configuration
 from multicard.results.results import Results

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from multicard.answers.bottlenecks.bottlenecks import LEAST
 from multicard.answers.diagnoses.diagnosis import Diagnosis
-from multicard.answers.diagnoses.gpu_activity import GpuActivity, Sum, things
+from multicard.answers.diagnoses.gpus.gpu_activity import GpuActivity, Sum, things
 from multicard.core.units import BYTES, BYTES_PER_S, SECONDS, with_unit
 from multicard.results.breakdown import StepPart
 

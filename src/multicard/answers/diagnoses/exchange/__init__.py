@@ -1,0 +1,1 @@
+"""Causes in what ranks exchange, and by which back end."""

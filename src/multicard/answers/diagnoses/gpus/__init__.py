@@ -1,0 +1,1 @@
+"""Causes on GPUs, by traces and by their memory."""

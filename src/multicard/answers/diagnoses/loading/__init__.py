@@ -1,0 +1,1 @@
+"""Causes in loading data, within a pass and between passes."""

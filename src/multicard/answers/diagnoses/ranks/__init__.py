@@ -1,0 +1,1 @@
+"""Causes in the work of single ranks, for which the others wait."""
