@@ -64,7 +64,7 @@ def test_where_ranks_may_draw_the_same_samples_a_notice_says_so(tmp_path: Path) 
     # With tokens, which the table of a scenario has where they are known.
     tables = scenario(tmp_path / "all", FEW, tokens=400, distinct=None)
     [line] = [line for line in notes(tables) if "same samples" in line]
-    assert line.startswith("Ranks may have seen the same samples: 1 of 2 runs (it cannot be told")
+    assert line.startswith("Ranks may have seen the same samples: 1 of 2 runs (their loaders do not show it")
     assert measures_shown(tables)[:3] == ["iteration_time_s", "throughput_samples_per_s", "tokens_per_s"]
     first = parameters_of_all(FEW)[0]
     assert overview(tables)["tokens_per_s"].iloc[0] == pytest.approx(first.devices * 400 / speeds(first))

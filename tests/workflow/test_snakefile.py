@@ -72,7 +72,7 @@ def test_another_workflow_uses_the_rules_as_a_module(tmp_path: Path, hosted: boo
 def test_the_snakefile_at_the_root_runs_everything_by_default() -> None:
     dry = snakemake(ROOT, "--configfile", "config/config.yaml", "--dry-run", "--forceall", "--quiet", "rules")
     jobs = dict(re.findall(r"^(\w+) +(\d+)$", dry, re.M))
-    assert jobs["launch_run"] == "18" and jobs["write_report"] == "1"
+    assert jobs["launch_run"] == "15" and jobs["write_report"] == "1"
 
 
 def test_the_limits_of_this_machine_are_a_target(tmp_path: Path) -> None:
