@@ -32,6 +32,8 @@ from multicard.stats.pool import Pool
 # Parameters that only decide how long a run is, its random numbers, and how it is observed. Configurations that differ
 # in nothing else are the same choice.
 NO_CHOICE = ("epochs", "steps_per_epoch", "steps", "warmup_steps", "seed", *OBSERVATION)
+# Parameters that `Choices.on` words.
+SCALE = ("devices", "nodes")
 
 ANY_WORK = 1e6  # samples or tokens that a training is assumed to take if its length is not known
 
@@ -80,6 +82,11 @@ class Choices:
     def recipe(self, row: Choice) -> str:
         """Return the values that a choice has for `recipe_names`, in words; empty if there are no such parameters."""
         return row.configuration.naming(self.recipe_names)
+
+    def setting(self, configuration: Configuration) -> str:
+        """Return the values in which a configuration differs from others of the job, besides devices, in words."""
+        names = [name for name in _differing(self.configurations) if name not in SCALE]
+        return configuration.naming(names)
 
     def on(self, devices: int) -> str:
         """Return a number of devices in words, such as "2 GPUs"."""

@@ -16,7 +16,7 @@ from multicard.core.units import BYTES, UNKNOWN, number, percent, with_unit
 from multicard.stats.interval import verdict
 
 # How sure a speed-up is, by the verdict whether it is above 1.
-SURE = {"more": "Significant", "less": "Significantly slower", "none": "Inconclusive", "unknown": "No interval"}
+SURE = {"more": "Yes", "less": "No: slower", "none": "Inconclusive", "unknown": "No interval"}
 
 
 def tiles(job: Choices, report: BottleneckReport, costs: Mapping[str, PartCost], doubt: str) -> list[Tile]:
@@ -31,16 +31,16 @@ def tiles(job: Choices, report: BottleneckReport, costs: Mapping[str, PartCost],
     if fastest is None:
         return []
     shown = [_fastest_tile(job, fastest)]
-    sure = counted(fastest.rate.repeats, "repeat")
+    title, sure = "Repeats", counted(fastest.rate.repeats, "repeat")
     speedup_of_configuration = {speedup.choice.key: speedup for speedup in speedups(job)}
     speedup = speedup_of_configuration.get(report.configuration.key)
     if speedup is not None:
         shown.append(_speedup_tile(job, speedup))
-        sure = SURE[verdict(speedup.ratio)]
+        title, sure = "Is the speed-up shown?", SURE[verdict(speedup.ratio)]
     step = _step_tile(job, report, costs)
     if step is not None:
         shown.append(step)
-    return [*shown, Tile("Confidence", sure, doubt)]
+    return [*shown, Tile(title, sure, doubt)]
 
 
 def _fastest_tile(job: Choices, fastest: Choice) -> Tile:
@@ -76,7 +76,7 @@ def _step_tile(job: Choices, report: BottleneckReport, costs: Mapping[str, PartC
     if report.largest is None:
         return None
     share = report.parts[report.largest]
-    return Tile("Largest part of the step", f"{report.largest.capitalize()}: {percent(share)}", f"on {devices}")
+    return Tile("Largest part of the step", f"{percent(share)} {report.largest}", f"on {devices}")
 
 
 def word_table(job: Choices) -> WordTable:

@@ -216,4 +216,6 @@ def _step_answer(job: Choices, report: BottleneckReport) -> list[Answer]:
     if not text:
         return []
     rows: list[Row] = [{"part": part, "share": share} for part, share in report.parts.items()]
-    return [Answer(WHERE, f"{job.on(about['devices'])}: {text}", tuple(rows), (), "utilization")]
+    setting = job.setting(about)
+    where = f"{job.on(about['devices'])} ({setting})" if setting else job.on(about["devices"])
+    return [Answer(WHERE, f"{where}: {text}", tuple(rows), (), "utilization")]

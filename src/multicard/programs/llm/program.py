@@ -127,10 +127,10 @@ def _model_record(folder: Path) -> InputRecords:
 
 
 def _job(values: Mapping[str, Any]) -> str:
-    """Return model, texts and sequence length, and the kind of samples if the technique needs a certain kind."""
+    """Return model, texts and longest sequence, and the kind of samples if the technique needs a certain kind."""
     text_kind = TECHNIQUES[values["technique"]].text_kind
     learned = f", by {text_kind}s" if text_kind else ""
-    return f"{values['model']} on {values['dataset']}, {values['sequence_length']} tokens{learned}"
+    return f"{values['model']} on {values['dataset']}, up to {values['sequence_length']} tokens{learned}"
 
 
 def _learning(values: Mapping[str, Any]) -> Row:
