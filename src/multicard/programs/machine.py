@@ -176,7 +176,7 @@ def trl_unsupported_reason() -> str | None:
 def bitsandbytes_unsupported_reason() -> str | None:
     """Return that the package bitsandbytes is missing; None if it is installed."""
     if importlib.util.find_spec("bitsandbytes") is None:
-        return 'weights in NF4 by TRL need the package bitsandbytes (pip install "multicard[llm-trl]")'
+        return 'weights in NF4 by TRL need the package bitsandbytes (pip install "bitsandbytes>=0.46")'
     return None
 
 
