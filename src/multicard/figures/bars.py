@@ -12,7 +12,7 @@ from multicard.core.text import for_figure
 from multicard.core.units import BYTES, PERCENT, SECONDS, Units, number_in, unit_for
 from multicard.figures.marks import id_of_bar
 from multicard.figures.meanings import Fills
-from multicard.figures.style import HATCHES, LINE_IN, SMALLEST_POINTS, colours, filled, is_column
+from multicard.figures.style import HATCHES, LINE_IN, NUMBER_BOX, SMALLEST_POINTS, colours, filled, is_column
 
 # Inches that the rows of a figure may take so that the figure, with its axis and its legend, fits on a page.
 PAGE_IN = 8.5
@@ -141,8 +141,7 @@ def write_number(
         va="center",
         fontsize=SMALLEST_POINTS,
         color="0.1",
-        # On a dot of a repeat, or on a line of the grid, a number could not be read.
-        bbox={"boxstyle": "square,pad=0.1", "facecolor": "white", "edgecolor": "none"},
+        bbox=NUMBER_BOX,
         zorder=5,
     )
 

@@ -26,6 +26,8 @@ PAGE: WidthName = "page"
 LABEL_POINTS = 8.5
 TICK_POINTS = 8.0
 SMALLEST_POINTS = 7.0
+# The background of a number in a panel, so that neither dots nor lines of the grid cross it.
+NUMBER_BOX = {"boxstyle": "square,pad=0.1", "facecolor": "white", "edgecolor": "none"}
 # Inches that a character of `TICK_POINTS` takes in the mean, and a line.
 CHARACTER_IN = 0.07
 LINE_IN = 0.125

@@ -19,6 +19,7 @@ from multicard.figures.catalog import figure
 from multicard.figures.marks import id_of_points
 from multicard.figures.series import device_word, setting_label
 from multicard.figures.style import (
+    NUMBER_BOX,
     SMALLEST_POINTS,
     Colour,
     NothingToShow,
@@ -192,8 +193,7 @@ def _draw_rays(axes: Axes, rows: pd.DataFrame) -> None:
             va="bottom",
             fontsize=SMALLEST_POINTS,
             color="0.35",
-            # Lines of the grid would cross it.
-            bbox={"boxstyle": "square,pad=0.1", "facecolor": "white", "edgecolor": "none"},
+            bbox=NUMBER_BOX,
             zorder=0.8,
         )
 

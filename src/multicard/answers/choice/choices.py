@@ -19,7 +19,7 @@ from multicard.answers.bottlenecks.bottlenecks import peak_memory
 from multicard.answers.choice.choice import Choice
 from multicard.answers.choice.families import compared, ordered
 from multicard.answers.choice.learning import learning_of, words_of
-from multicard.answers.scaling.speedup import speedups_of
+from multicard.answers.scaling.speedup import SCALE, speedups_of
 from multicard.config.experiment import configuration_key
 from multicard.core.grouping import grouped
 from multicard.core.text import counted
@@ -32,8 +32,6 @@ from multicard.stats.pool import Pool
 # Parameters that only decide how long a run is, its random numbers, and how it is observed. Configurations that differ
 # in nothing else are the same choice.
 NO_CHOICE = ("epochs", "steps_per_epoch", "steps", "warmup_steps", "seed", *OBSERVATION)
-# Parameters that `Choices.on` words.
-SCALE = ("devices", "nodes")
 
 ANY_WORK = 1e6  # samples or tokens that a training is assumed to take if its length is not known
 
@@ -84,7 +82,7 @@ class Choices:
         return row.configuration.naming(self.recipe_names)
 
     def setting(self, configuration: Configuration) -> str:
-        """Return the values in which a configuration differs from others of the job, besides devices, in words."""
+        """Return the values in which a configuration differs from others of the job, besides `SCALE`, in words."""
         names = [name for name in _differing(self.configurations) if name not in SCALE]
         return configuration.naming(names)
 

@@ -139,8 +139,8 @@ class Growth:
             more = [f"{duration(self.parts[part])} {self._explained(part, work, places)}" for part in grown]
             words += f", {listed(more)}"
         if shrunk:
-            shortest_first = reversed(shrunk)
-            less = [f"{duration(-self.parts[part])} less {self._name(part)}" for part in shortest_first]
+            most_shrunk_first = reversed(shrunk)
+            less = [f"{duration(-self.parts[part])} less {self._name(part)}" for part in most_shrunk_first]
             words += f", but {listed(less)}"
         return words
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 
 from multicard.answers.scaling.prediction import Prediction, PredictionCheck, checks, predict
+from multicard.answers.scaling.speedup import SCALE
 from multicard.answers.scaling.step_model import ScalingPoint
 from multicard.answers.scaling.work import is_same_work, samples_per_device, work_of_step
 from multicard.core.text import counted
@@ -17,8 +18,6 @@ from multicard.results.configuration import Configuration
 from multicard.results.results import Results
 from multicard.runs.parameters import JobParameters, nested
 
-# Parameters in which the configurations of a series differ.
-VARIED = ("devices", "nodes")
 # A predicted configuration need not be able to run here, so whether it is supported is checked for this machine.
 HAS_EVERYTHING = Machine(cpus=1, gpus=8, profilers=()).hypothetical()
 
@@ -41,7 +40,7 @@ class Series:
     @property
     def words(self) -> str:
         """The parameters that its runs have in common."""
-        return self.largest.words(without=VARIED)
+        return self.largest.words(without=SCALE)
 
     @cached_property
     def points(self) -> list[ScalingPoint]:
@@ -166,7 +165,7 @@ class Series:
 class _SeriesKey(NamedTuple):
     """What the configurations of a series have in common."""
 
-    # Names and values of all parameters except `VARIED` and the method.
+    # Names and values of all parameters except `SCALE` and the method.
     parameters: tuple[tuple[str, Any], ...]
     # The kind of machine, without the number of GPUs that a job was given.
     machine: str | None
@@ -201,7 +200,7 @@ def series(results: Results) -> list[Series]:
 
 def _series_key(configuration: Configuration) -> _SeriesKey:
     method = configuration.program.method
-    not_common = {*VARIED, method}
+    not_common = {*SCALE, method}
     parameters = tuple((name, value) for name, value in configuration.parameters.items() if name not in not_common)
     provenance = configuration.provenance
     return _SeriesKey(parameters, provenance.kind, provenance.software, configuration[method])

@@ -18,8 +18,10 @@ from multicard.stats.samples import geometric_mean, ratio_by_block
 RATES = ("throughput_samples_per_s", "tokens_per_s", "steps_per_s")
 # If a speed-up per device is below the first or above the second, both sides may not have done the same work.
 LEAST_EFFICIENCY, MOST_EFFICIENCY = 0.02, 1.1
+# Parameters that say on how many devices a configuration runs.
+SCALE = ("devices", "nodes")
 # Parameters in which a configuration may differ from its baseline.
-BASELINE_DIFFERS = ("strategy", "devices", "nodes")
+BASELINE_DIFFERS = ("strategy", *SCALE)
 
 
 @dataclass(frozen=True)
