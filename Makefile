@@ -5,17 +5,23 @@ CONFIG ?= config/config.yaml
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
+# What only the developers of multicard need beside that; and two environments within it, and gone with it.
+DEV := $(VENV)/dev-ready
+TORCHTUNE := $(VENV)/torchtune/ready
 DEEPSPEED := $(VENV)/deepspeed/ready
 # A worker for each of two cores, and one for while tests wait, as those on Slurm do. Files run in the order of
 # tests/conftest.py, where the plugin would put those with the most tests first.
 # A worker has one thread for numbers: those of more would wait for each other in a loop, on cores that others need.
-PYTEST := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 \
-    $(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
+ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
+OPTIONS := -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
+PYTEST := $(ONE_THREAD) $(BIN)/python $(OPTIONS)
+# Tests that import torchtune, by the interpreter that has it.
+PYTEST_TORCHTUNE := $(ONE_THREAD) $(VENV)/torchtune/bin/python $(OPTIONS) tests/emulated tests/llm tests/script
 
 # Byte code is kept, whatever the caller's environment says: the many processes would compile the same sources again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo snakemake-report test test-all test-fast test-rare emulated-gpu gpu-check lint docs doc-figures bundle lock clean
+.PHONY: demo torchtune snakemake-report test test-all test-fast test-rare emulated-gpu gpu-check lint docs doc-figures bundle lock clean
 
 demo: $(READY)
 	@$(BIN)/multicard run '$(CONFIG)'
@@ -24,29 +30,36 @@ demo: $(READY)
 snakemake-report: $(READY)
 	@$(BIN)/snakemake --profile profiles/local --configfile '$(CONFIG)' --report snakemake-report.html
 
+# For language models by torchtune (`library: torchtune`), which needs an older torch: 6 GB more.
+torchtune: $(TORCHTUNE)
+
 # Everything that a user can break.
-test: $(READY)
-	$(PYTEST) -m "not rare"
+test: $(DEV) $(TORCHTUNE)
+	$(PYTEST_TORCHTUNE) -m "torchtune and not rare"
+	$(PYTEST) -m "not torchtune and not rare"
 
 # What only rarely changes: emulated GPUs, how jobs end under Slurm, the browser, DeepSpeed, many more random inputs.
-test-rare: $(READY) $(DEEPSPEED)
-	$(PYTEST) -m rare
+test-rare: $(DEV) $(TORCHTUNE) $(DEEPSPEED)
+	$(PYTEST_TORCHTUNE) -m "torchtune and rare"
+	$(PYTEST) -m "not torchtune and rare"
 
-test-all: $(READY) $(DEEPSPEED)
-	$(PYTEST)
+test-all: $(DEV) $(TORCHTUNE) $(DEEPSPEED)
+	$(PYTEST_TORCHTUNE) -m torchtune
+	$(PYTEST) -m "not torchtune"
 
 # The daily round: what trains nothing and takes no seconds.
-test-fast: $(READY)
+test-fast: $(DEV)
 	$(PYTEST) -m "not slow and not rare"
 
 # The GPU path on emulated GPUs, which need g++ and no GPU: tests/emulated_gpu/README.md.
-emulated-gpu: $(READY)
-	$(PYTEST) -m emulated
+emulated-gpu: $(DEV) $(TORCHTUNE)
+	$(PYTEST_TORCHTUNE) -m "torchtune and emulated"
+	$(PYTEST) -m "not torchtune and emulated"
 
-gpu-check: $(READY)
+gpu-check: $(DEV) $(TORCHTUNE)
 	$(BIN)/python tests/gpu/check.py
 
-lint: $(READY)
+lint: $(DEV)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
@@ -63,7 +76,7 @@ ifdef TRACES
 	$(BIN)/python benchmarks/public_captures.py --traces '$(TRACES)'
 endif
 
-docs: $(READY)
+docs: $(DEV)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 # Into bundle/, for machines without a network: make bundle PYTHON=3.12 EXTRAS=vision,search WITHOUT=torch,torchvision
@@ -74,18 +87,29 @@ $(READY): envs/requirements.lock pyproject.toml
 	envs/make-venv.sh $(VENV) $(PYTHON)
 	@touch $@
 
-# Within the environment, and gone with it.
-$(DEEPSPEED): envs/deepspeed.lock | $(READY)
+$(DEV): envs/dev.lock $(READY)
+	envs/install-lock.sh $(VENV) envs/dev.lock
+	@touch $@
+
+$(TORCHTUNE): envs/torchtune.lock pyproject.toml | $(READY)
+	envs/make-venv.sh $(VENV)/torchtune $(PYTHON) envs/torchtune.lock
+	@touch $@
+
+$(DEEPSPEED): envs/deepspeed.lock $(DEV)
 	envs/install-deepspeed.sh $(VENV)
 
 # Resolve the dependencies again (needs uv); commit the result. `make lock UPGRADE=--upgrade` takes newer versions.
+COMPILE := uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
+    --custom-compile-command "make lock" $(UPGRADE)
+# Extras of the environment that multicard runs in.
+EXTRAS := --extra vision --extra dali --extra llm --extra search
+
 lock:
-	uv pip compile --quiet --universal --python-version 3.11 --all-extras --group dev --group docs \
-	    --generate-hashes --no-annotate --custom-compile-command "make lock" $(UPGRADE) --output-file envs/requirements.lock pyproject.toml
-	uv pip compile --quiet --universal --python-version 3.11 --no-deps \
-	    --generate-hashes --no-annotate --custom-compile-command "make lock" $(UPGRADE) --output-file envs/deepspeed.lock envs/deepspeed.in
-	uv pip compile --quiet --universal --python-version 3.11 --no-deps \
-	    --generate-hashes --no-annotate --custom-compile-command "make lock" $(UPGRADE) --output-file envs/uv.lock envs/uv.in
+	$(COMPILE) $(EXTRAS) --group dev --group docs --output-file envs/dev.lock pyproject.toml
+	$(COMPILE) $(EXTRAS) --constraint envs/dev.lock --output-file envs/requirements.lock pyproject.toml
+	$(COMPILE) --extra torchtune --extra vision --group test-torchtune --output-file envs/torchtune.lock pyproject.toml
+	$(COMPILE) --no-deps --output-file envs/deepspeed.lock envs/deepspeed.in
+	$(COMPILE) --no-deps --output-file envs/uv.lock envs/uv.in
 
 # What was made here, and nothing that you put beside it: data/raw and any other file in data or results stays.
 RESULT_FOLDERS := runs scenarios figures logs benchmarks machine search

@@ -11,7 +11,7 @@
 set -eu
 prefix=${1:-/opt/nsys}
 version=2023.4.4.54~12.4.1-2
-of_cuda=2025.3.2 # came with CUDA 13.0
+of_cuda=2025.6.3 # came with CUDA 13.2
 repository=https://developer.download.nvidia.com/compute/cuda/repos/debian12/x86_64
 
 if [ "$prefix" = --nvidia ]; then

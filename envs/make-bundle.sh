@@ -26,10 +26,14 @@ export UV_DEFAULT_INDEX
 
 # What the packages WITHOUT which it is to be need is left out with them: none is wanted on any Python.
 echo "$without" | tr ',' '\n' | sed '/^$/d; s/$/; python_version < "0"/' > "$scratch/overrides"
+case ,$extras, in
+    *,torchtune,*) lock=$root/envs/torchtune.lock ;;
+    *) lock=$root/envs/requirements.lock ;;
+esac
 set --
 for extra in $(echo "$extras" | tr ',' ' '); do set -- "$@" --extra "$extra"; done
 "$scratch/venv/bin/uv" pip compile --quiet --python-version "$version" --python-platform x86_64-manylinux_2_28 \
-    --constraint "$root/envs/requirements.lock" --override "$scratch/overrides" --generate-hashes --no-header "$@" \
+    --constraint "$lock" --override "$scratch/overrides" --generate-hashes --no-header "$@" \
     --output-file "$scratch/requirements.txt" "$root/pyproject.toml"
 
 bundle=$scratch/bundle

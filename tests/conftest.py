@@ -7,6 +7,7 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,8 @@ from multicard.share.pack import pack
 from multicard.trace.export import export_run
 from multicard.trace.extract import extract_run
 
+# They need torchtune when they are imported.
+collect_ignore = [] if find_spec("torchtune") else ["llm/test_memory_estimate.py", "llm/test_packing.py"]
 pytest_plugins = ["emulated_gpu.fixtures", "observed_scripts", "script.equipment", "tuning_runs"]
 
 ROOT = Path(__file__).parents[1]
@@ -111,9 +114,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     places = {folder: place for place, folder in enumerate(LONGEST)}
     items.sort(key=lambda item: places.get(item.path.parent.name, len(LONGEST)))  # stable: otherwise as collected
     no_gpu = Machine.here().gpus == 0
+    no_torchtune = find_spec("torchtune") is None
     for item in items:
         if item.get_closest_marker("gpu") and no_gpu:  # a keyword is also the name of a folder
             item.add_marker(pytest.mark.skip(reason="needs an NVIDIA GPU"))
+        if item.get_closest_marker("torchtune") and no_torchtune:
+            item.add_marker(pytest.mark.skip(reason="needs torchtune (make torchtune), and is run by its interpreter"))
         if "nsys" in item.keywords and shutil.which("nsys") is None:
             item.add_marker(pytest.mark.skip(reason="needs nsys on the PATH (envs/install-nsys.sh)"))
 

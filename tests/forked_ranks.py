@@ -21,20 +21,21 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from multicard.launch import node_ranks
+from multicard.launch import node_ranks, supervise
 from multicard.launch.supervise import Ended
 from multicard.observe import OBSERVE, OBSERVER_SITE
-from multicard.programs.machine import Machine
+from multicard.programs.machine import Machine, torchtune_python
 
 RANKS = "--nproc-per-node="
 LIMIT_S = 600.0  # of what has no time limit of its own
 FORKS = multiprocessing.get_context("forkserver")
 FROZEN = "frozen_imports"  # the last to be preloaded
-# What vision and tuning import; every optimizer imports torch._dynamo.
+# What vision and tuning import; every optimizer imports torch._dynamo. What this environment lacks is left out.
 PRELOADED = (
-    "multicard.programs.vision.train", "multicard.programs.llm.train", "torch._dynamo",
-    "torch.distributed.checkpoint", "datasets", "omegaconf", "torchtune.config", "torchtune.datasets",
-    "torchtune.models.llama3_2", "torchtune.modules.peft", "torchtune.rlhf", "torchtune.training",
+    "multicard.programs.vision.train", "multicard.programs.llm.train", "multicard.programs.llm.trl_backend",
+    "torch._dynamo", "torch.distributed.checkpoint", "datasets", "omegaconf", "torchtune.config",
+    "torchtune.datasets", "torchtune.models.llama3_2", "torchtune.modules.peft", "torchtune.rlhf",
+    "torchtune.training",
 )  # fmt: skip
 
 
@@ -78,10 +79,16 @@ def run_forked(
     on_line: Callable[[str], None],
     limit_at: str | None = None,
     folder: Path | None = None,
-    **_others: Any,
+    **others: Any,
 ) -> Ended:
-    """Stand in for `multicard.launch.supervise.run`: start the ranks of a job as torchrun would."""
+    """Stand in for `multicard.launch.supervise.run`: start the ranks of a job as torchrun would.
+
+    A job by the interpreter of another environment, which cannot be forked from this one, is started as ever.
+    """
     import torch.distributed as dist
+
+    if command[0] == torchtune_python() != sys.executable:
+        return supervise.run(command, environment, log, time_limit_s, on_line, folder=folder, **others)
 
     counts = [int(part.removeprefix(RANKS)) for part in command if part.startswith(RANKS)]
     last = len(command) - 1 - command[::-1].index("-m")

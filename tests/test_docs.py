@@ -98,7 +98,7 @@ def test_targets_and_markers_that_contributing_names_are_there() -> None:
     """Paths, links and the other commands of the page are checked by docs/test_pages.py."""
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     targets = set(re.findall(r"(?:^    |`)make ([\w./-]+)", text, re.M))
-    assert {".venv/ready", "lint", "test-all"} < targets
+    assert {".venv/dev-ready", "lint", "test-all"} < targets
     subprocess.run(["make", "--dry-run", *targets], cwd=ROOT, capture_output=True, check=True)
     options = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["pytest"]["ini_options"]
     markers = {line.partition(":")[0] for line in options["markers"]}

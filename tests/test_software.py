@@ -19,8 +19,8 @@ INSTALL_NSYS = (ROOT / "envs" / "install-nsys.sh").read_text(encoding="utf-8")
 SECTIONS = dict(re.findall(r"^%(\w+)\n(.*?)(?=^%|\Z)", DEFINITION, re.M | re.S))
 
 
-def test_the_lock_holds_the_versions_that_work_together() -> None:
-    lock = (ROOT / "envs" / "requirements.lock").read_text(encoding="utf-8")
+def test_the_lock_of_torchtune_holds_the_versions_that_work_together() -> None:
+    lock = (ROOT / "envs" / "torchtune.lock").read_text(encoding="utf-8")
     for pin in ("torch==2.11.0", "torchvision==0.26.0", "torchao==0.15.0", "torchtune==0.6.1", "torchdata==0.11.0"):
         assert f"\n{pin} " in lock
 
@@ -91,7 +91,7 @@ def test_nvidias_nsys_is_installed_from_nvidias_repository(tmp_path: Path) -> No
     subprocess.run(["sh", script, "--nvidia"], env={"PATH": path}, check=True, capture_output=True)
     asked = (tmp_path / "log").read_text()
     assert "https://developer.download.nvidia.com/compute/cuda/repos/debian12/x86_64/cuda-keyring" in asked
-    assert asked.index("dpkg -i") < asked.index("apt-get install -q -y --no-install-recommends nsight-systems-2025.3.2")
+    assert asked.index("dpkg -i") < asked.index("apt-get install -q -y --no-install-recommends nsight-systems-2025.6.3")
     assert "trixie" not in asked
 
 

@@ -1,6 +1,7 @@
 """Jobs that tune the model `tiny` on shipped texts by CPU processes, for the tests of several modules."""
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -29,6 +30,7 @@ RESOURCES = Path(__file__).parents[1] / "resources"
 SMALL: dict[str, Any] = {
     "device": "cpu", "precision": "fp32", "batch_size": 2, "sequence_length": 128, "warmup_steps": 2, "steps": 8,
     "profiled_steps": 2, "learning_rate": 0.001, "profiler": "none", "dataset": "preferences",
+    "library": "torchtune",
 }  # fmt: skip
 ALL_STEPS = SMALL["warmup_steps"] + SMALL["steps"]  # of a job without a profiler
 SCHEDULED = ALL_STEPS + LEAST_SETTLING + SMALL["profiled_steps"]  # steps of the schedule of learning rates, in any job
@@ -82,10 +84,14 @@ def running(module: str | None) -> Iterator[None]:
     program = PROGRAMS["llm"]
 
     def command(p: LlmParameters, paths: JobPaths) -> RankCommand:
-        _, _, *options = program.command(p, paths).words
-        return RankCommand(["-m", module, *options])
+        own = program.command(p, paths)
+        _, _, *options = own.words
+        return RankCommand(["-m", module, *options], python=own.python)
 
-    with patch.dict(PROGRAMS, llm=replace(program, command=command) if module else program):
+    # A rank that is not forked finds the module there.
+    found = os.pathsep.join(filter(None, (str(Path(__file__).parent / "llm"), os.environ.get("PYTHONPATH"))))
+    replaced = replace(program, command=command) if module else program
+    with patch.dict(PROGRAMS, llm=replaced), patch.dict(os.environ, PYTHONPATH=found):
         yield
 
 

@@ -23,7 +23,8 @@ def options(configuration: Configuration, kind: str, *others: Configuration) -> 
 
 def test_packing_is_advised_against_padding_unless_it_was_measured(tmp_path: Path) -> None:
     padded, packed = make_results(
-        tmp_path, tuning_runs(1.0, padding_share=0.5) + tuning_runs(0.5, packed=True)
+        tmp_path,
+        tuning_runs(1.0, library="torchtune", padding_share=0.5) + tuning_runs(0.5, library="torchtune", packed=True),
     ).configurations()
     assert options(padded, "padding") == {"packed: true"}
     assert options(padded, "padding", packed) == options(packed, "padding") == set()

@@ -134,7 +134,10 @@ def tuning(**fixed: Any) -> dict[str, Any]:
         (tuning(technique="qat", qat_group=96), "scenarios.tuning: qat_group: 96 does not divide 512, the width of"),
         (tuning(sequence_length=4096), "scenarios.tuning: sequence_length: 4096 is more than the 2048"),
         (tuning(technique="dpo", dataset="pairs", packed=True), "scenarios.tuning: packed: the technique dpo cannot"),
-        (tuning(technique="qat", compile=True), "scenarios.tuning: compile: torchtune's recipes of the technique qat"),
+        (
+            tuning(library="torchtune", technique="qat", compile=True),
+            "scenarios.tuning: compile: torchtune's recipes of the technique qat",
+        ),
         (having(models={"big": {"architecture": "llama3_8b"}}), "models.big.folder: missing; the weights can be "),
     ],
     ids=lambda value: value[:60] if isinstance(value, str) else "",

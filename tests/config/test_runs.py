@@ -1,11 +1,8 @@
 """Scenarios expand into runs whose ids depend on the run alone."""
 
-import importlib.util
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from multicard.config.load import check
 from multicard.config.runs import expand
@@ -40,7 +37,7 @@ OTHER = {
     "dataset": "cats", "strategy": "ddp", "device": "cpu", "profiler": "none", "loader": "dali",
     "layout": "nhwc", "binding": "numa", "preset": "tuned", "tf32": "off", "scaling": "strong", "learning_rate": 0.25,
     "model": "big", "technique": "dpo", "qat_of": "weights", "save": "keep", "steps_per_epoch": 7, "image_size": 48,
-    "sequence_length": 17, "ablate": "loader", "library": "trl",
+    "sequence_length": 17, "ablate": "loader", "library": "torchtune",
 }  # fmt: skip
 
 
@@ -110,23 +107,3 @@ def test_a_parameter_without_effect_on_a_technique_makes_no_further_runs() -> No
     assert sorted(name.replace("_bf16", "") for name in ids(INPUTS, a=TUNING | {"vary": vary, "repeats": 2})["a"]) == (
         sorted(f"llm_tiny_{kind}_r{repeat}" for kind in kinds for repeat in (1, 2))
     )
-
-
-@pytest.mark.parametrize(
-    ("technique", "configuration"),
-    [
-        ({"technique": "lora"}, "llama3/8B_lora"),
-        ({"technique": "qlora"}, "llama3/8B_qlora_single_device"),
-        ({"technique": "qat"}, "llama3/8B_qat_lora"),
-        ({"technique": "qat", "qat_of": "weights"}, "llama3/8B_qat_full"),
-        ({"technique": "dpo"}, "llama3_1/8B_lora_dpo"),
-        ({"technique": "full"}, "llama3/8B_full"),
-    ],
-)
-def test_learning_rates_are_those_of_torchtunes_own_configurations(
-    technique: dict[str, Any], configuration: str
-) -> None:
-    [recipes] = importlib.util.find_spec("recipes").submodule_search_locations  # torchtune's, beside it
-    stock = yaml.safe_load((Path(recipes) / "configs" / f"{configuration}.yaml").read_text())
-    assert LlmParameters(**technique).peak_learning_rate == float(stock["optimizer"]["lr"])
-    assert LlmParameters(**technique, learning_rate=0.1).peak_learning_rate == 0.1

@@ -1,7 +1,10 @@
 """Runs that a machine or a cluster cannot do say why."""
 
+import shutil
+import sys
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -22,6 +25,7 @@ NO_TRITON = replace(TWO_GPUS, triton="a C compiler, none found (gcc, clang)")
 MODELS = {"tiny": Model(architecture="tiny"), "big": Model(architecture="llama3_8b", folder="no/such")}
 
 on_cpus, on_gpus, tuning = partial(VisionParameters, device="cpu"), VisionParameters, LlmParameters
+torchtune = partial(LlmParameters, library="torchtune")
 batch = "a batch of 7 cannot be shared equally by 2 devices"
 copies = "the strategy dp copies the model in every step, which torch.compile does not support"
 dali = 'the loader dali needs the package nvidia-dali-cuda130 (pip install "multicard[dali]")'
@@ -57,17 +61,17 @@ def refusal(chosen: JobParameters, on: Machine) -> str | None:
         (LAPTOP, on_cpus(profiler="nsys"), "needs nsys on the PATH, not found"),
         (LAPTOP, tuning(device="cpu"), None),
         (LAPTOP, tuning(device="cpu", devices=4), "needs 4 devices, 2 found"),
-        (LAPTOP, tuning(device="cpu", technique="qlora", devices=3), share),
-        (LAPTOP, tuning(device="cpu", library="trl"), None),
-        (LAPTOP, tuning(device="cpu", library="trl", technique="qat"), "the technique qat needs library: torchtune"),
-        (LAPTOP, tuning(device="cpu", library="trl", technique="qlora"), on_gpus_only),
-        (LAPTOP, tuning(device="cpu", library="trl", packed=True), "packed: true needs library: torchtune"),
-        (TWO_GPUS, tuning(library="trl", technique="qlora", devices=2), None),
-        (replace(TWO_GPUS, bitsandbytes="no NF4"), tuning(library="trl", technique="qlora"), "no NF4"),
-        (replace(TWO_GPUS, torchtune="no torchtune"), tuning(library="trl"), None),
-        (replace(TWO_GPUS, trl="no TRL"), tuning(library="trl"), "no TRL"),
-        (NO_TRITON, tuning(library="trl"), loss),
-        (replace(TWO_GPUS, trl="no TRL"), tuning(), None),
+        (LAPTOP, torchtune(device="cpu", technique="qlora", devices=3), share),
+        (LAPTOP, tuning(device="cpu"), None),
+        (LAPTOP, tuning(device="cpu", technique="qat"), "the technique qat needs library: torchtune"),
+        (LAPTOP, tuning(device="cpu", technique="qlora"), on_gpus_only),
+        (LAPTOP, tuning(device="cpu", packed=True), "packed: true needs library: torchtune"),
+        (TWO_GPUS, tuning(technique="qlora", devices=2), None),
+        (replace(TWO_GPUS, bitsandbytes="no NF4"), tuning(technique="qlora"), "no NF4"),
+        (replace(TWO_GPUS, torchtune="no torchtune"), tuning(), None),
+        (replace(TWO_GPUS, trl="no TRL"), tuning(), "no TRL"),
+        (NO_TRITON, tuning(), loss),
+        (replace(TWO_GPUS, trl="no TRL"), torchtune(), None),
         (LAPTOP, tuning(device="cpu", model="big"), "no weights: no such folder: no/such"),
         (HIDDEN, on_gpus(), None),
         (HIDDEN, on_gpus(strategy="ddp", devices=2), "needs 2 devices, 1 found: they are hidden; unhide them"),
@@ -81,14 +85,14 @@ def refusal(chosen: JobParameters, on: Machine) -> str | None:
         (TWO_GPUS, on_gpus(strategy="ddp-ds", devices=2, cuda_graphs=True), None),
         (TWO_GPUS, on_gpus(cuda_graphs=True, ablate="loader"), None),
         (TWO_GPUS, on_gpus(strategy="ddp", devices=8, nodes=2), "needs a Slurm allocation of 2 nodes"),
-        (TWO_GPUS, tuning(packed=True), None),
+        (TWO_GPUS, torchtune(packed=True), None),
         (TWO_GPUS, tuning(compile=True), None),
         (NO_TRITON, on_gpus(cuda_graphs=True), compiled),
         (NO_TRITON, on_cpus(compile=True), None),
-        (NO_TRITON, tuning(), None),
-        (NO_TRITON, tuning(device="cpu", packed=True), None),
-        (NO_TRITON, tuning(compile=True), compiled),
-        (NO_TRITON, tuning(packed=True), packed),
+        (NO_TRITON, torchtune(), None),
+        (NO_TRITON, torchtune(device="cpu", packed=True), None),
+        (NO_TRITON, torchtune(compile=True), compiled),
+        (NO_TRITON, torchtune(packed=True), packed),
         (TWO_NODES, on_gpus(strategy="ddp", devices=8, nodes=2), None),
         (TWO_NODES, on_cpus(strategy="fsdp", devices=2, nodes=2), None),
         (TWO_NODES, on_gpus(strategy="ddp", devices=8), "needs 8 devices, 4 found"),
@@ -117,29 +121,48 @@ def test_a_run_that_asks_for_more_cpus_than_a_node_has_is_not_runnable_there() -
     assert refusal(more, Machine(cpus=16, gpus=4)) is None
 
 
-def test_tuning_needs_the_versions_that_were_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    def version(name: str) -> str:
-        if name not in found:
-            raise machine.PackageNotFoundError(name)
-        return found[name]
-
-    found = {"torchtune": "0.6.1", "torchao": "0.16.0", "torch": "2.11.0"}
-    monkeypatch.setattr(machine, "version", version)
+def test_torchtune_needs_the_versions_that_were_tried(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    # An environment within this one, of another Python; only what is read of it is there.
+    monkeypatch.setattr(machine.sys, "prefix", str(tmp_path))
+    assert machine.torchtune_python() == sys.executable
+    python = tmp_path / "torchtune" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.touch()
+    packages = tmp_path / "torchtune" / "lib" / "python3.12" / "site-packages"
+    install(packages, torchtune="0.6.1", torchao="0.16.0", torch="2.11.0+cu130")
+    assert machine.torchtune_python() == str(python)
     wrong = machine.torchtune_unsupported_reason()
     assert wrong == "torchao 0.16.0 is installed, 0.15 supported"
-    assert refusal(LlmParameters(device="cpu"), replace(LAPTOP, torchtune=wrong)) == wrong
-    found |= {"torchao": "0.15.0", "torch": "2.11.0+cu130"}
+    p = LlmParameters(device="cpu", library="torchtune")
+    assert refusal(p, replace(LAPTOP, torchtune=wrong)) == wrong
+    install(packages, torchao="0.15.0")
     assert machine.torchtune_unsupported_reason() is None
-    del found["torchtune"]
-    assert "package torchtune (pip install" in machine.torchtune_unsupported_reason()
+    shutil.rmtree(packages / "torchtune.dist-info")
+    missing = 'library: torchtune needs the package torchtune (make torchtune, or pip install "multicard[torchtune]")'
+    assert machine.torchtune_unsupported_reason() == missing
 
 
-def test_tuning_by_trl_needs_its_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+def install(folder: Path, **versions: str) -> None:
+    """Write what a folder of packages says of their versions."""
+    for name, version in versions.items():
+        metadata = folder / f"{name}.dist-info" / "METADATA"
+        metadata.parent.mkdir(parents=True, exist_ok=True)
+        metadata.write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+
+
+def test_tuning_by_trl_needs_its_packages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(machine.importlib.util, "find_spec", lambda name: name)
+    monkeypatch.setattr(machine.sys, "path", [str(tmp_path), *sys.path])
+    install(tmp_path, torchao="0.16.1")
     assert machine.trl_unsupported_reason() is None
+    install(tmp_path, torchao="0.15.0")
+    assert machine.trl_unsupported_reason() == (
+        "library: trl runs with torchao 0.16 or later, or without it; 0.15.0 is installed, as torchtune needs it: "
+        "install torchtune into an environment of its own (make torchtune)"
+    )
     assert machine.bitsandbytes_unsupported_reason() is None
     monkeypatch.setattr(machine.importlib.util, "find_spec", lambda name: None if name in ("trl", "peft") else name)
-    assert machine.trl_unsupported_reason() == 'library: trl needs trl and peft (pip install "multicard[llm-trl]")'
+    assert machine.trl_unsupported_reason() == 'library: trl needs trl and peft (pip install "multicard[llm]")'
 
 
 def test_images_need_the_packages_of_their_extra(monkeypatch: pytest.MonkeyPatch) -> None:

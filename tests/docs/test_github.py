@@ -39,7 +39,7 @@ def test_each_job_of_ci_runs_its_tier() -> None:
 def test_targets_programs_actions_and_files_that_workflows_name_are_there() -> None:
     text = "\n".join(step.get("run", "") for step in STEPS)
     targets = re.findall(r"^make (\S+)$", text, re.M)
-    assert {"lint", "test-fast", ".venv/ready"} <= set(targets)
+    assert {"lint", "test-fast", ".venv/dev-ready"} <= set(targets)
     subprocess.run(["make", "--dry-run", *targets], cwd=ROOT, capture_output=True, check=True)
     assert os.access(ROOT / ".ci/run", os.X_OK)
 
@@ -50,7 +50,9 @@ def test_targets_programs_actions_and_files_that_workflows_name_are_there() -> N
     cached = {file.strip("'") for file in hashed} | {
         step["with"]["cache-dependency-path"] for step in STEPS if "cache-dependency-path" in step.get("with", {})
     }
-    assert "envs/requirements.lock" in cached and [file for file in cached if not (ROOT / file).is_file()] == []
+    assert {"envs/requirements.lock", "envs/dev.lock"} <= cached and [
+        file for file in cached if not (ROOT / file).is_file()
+    ] == []
 
 
 def test_jobs_may_only_read_but_for_the_one_that_publishes() -> None:

@@ -50,7 +50,7 @@ RUN_HERE = (
 )
 # What another program of the repository runs: a pattern, the program, and a text of it by which that is seen.
 RUN_ELSEWHERE = (
-    (r"make (demo|lint|docs|\.venv/ready)", ".ci/run", "part {1}"),
+    (r"make (demo|lint|docs|torchtune|\.venv/(dev-)?ready)", ".ci/run", "part {1}"),
     (r"make test", ".ci/run", "make test"),
     (r"multicard export results(-mine)? --to mlflow", "tests/share/test_export.py", '"mlflow": of_mlflow'),
     (r"pip install \.", "tests/cli/test_wheel.py", "build_wheel"),

@@ -64,7 +64,7 @@ def tune() -> None:
         return tensor.copy_(whole)
 
     nn.init.kaiming_uniform_ = draw_on_cpu
-    if "--library=trl" in sys.argv:
+    if "--library=torchtune" not in sys.argv:
         # TRL then computes its loss by PyTorch; emulated GPUs compute nothing of what Triton compiles.
         sys.modules["triton"] = None
     train.main()

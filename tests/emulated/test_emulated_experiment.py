@@ -13,7 +13,7 @@ from conftest import TINY
 from emulated_gpu.fixtures import EmulatedGpus
 from multicard.config.read_run import read_run
 
-pytestmark = [pytest.mark.emulated, pytest.mark.slow, pytest.mark.rare]
+pytestmark = [pytest.mark.emulated, pytest.mark.slow, pytest.mark.rare, pytest.mark.torchtune]
 
 VISION = TINY | {"device": "cuda", "strategy": "ddp-ds", "steps_per_epoch": 6}
 OUT_OF_MEMORY = "out_of_memory"
@@ -36,8 +36,8 @@ EXPERIMENT: dict[str, Any] = {
         "techniques": {
             "question": "What does tuning cost?",
             "fixed": {
-                "workload": "llm", "dataset": "preferences", "batch_size": 1, "sequence_length": 64, "warmup_steps": 1,
-                "steps": 3, "profiled_steps": 1,
+                "workload": "llm", "library": "torchtune", "dataset": "preferences", "batch_size": 1,
+                "sequence_length": 64, "warmup_steps": 1, "steps": 3, "profiled_steps": 1,
             },
             "vary": {"technique": ["lora"]},
             "figures": ["step_breakdown"],

@@ -87,6 +87,7 @@ def test_a_script_that_runs_out_of_memory_on_one_gpu(emulated: EmulatedGpus, tmp
 
 
 @pytest.mark.rare
+@pytest.mark.torchtune
 def test_images_and_language_models_that_run_out_of_memory(emulated: EmulatedGpus, tmp_path: Path) -> None:
     digits, texts, model = tmp_path / "digits", tmp_path / "preferences", tmp_path / "tiny"
     prepare("digits", Digits(source="digits", limit=200), digits)
@@ -95,8 +96,8 @@ def test_images_and_language_models_that_run_out_of_memory(emulated: EmulatedGpu
     on_gpu = {"device": "cuda", "profiler": "none", "memory_snapshot": True}
     images = TINY | on_gpu | {"image_size": 224, "batch_size": 64}
     language: dict[str, Any] = on_gpu | {
-        "workload": "llm", "dataset": "preferences", "technique": "full", "batch_size": 32, "sequence_length": 512,
-        "precision": "fp32", "warmup_steps": 1, "steps": 2, "profiled_steps": 1,
+        "workload": "llm", "dataset": "preferences", "library": "torchtune", "technique": "full", "batch_size": 32,
+        "sequence_length": 512, "precision": "fp32", "warmup_steps": 1, "steps": 2, "profiled_steps": 1,
     }  # fmt: skip
     jobs = [Job(images, digits, tmp_path / "images"), Job(language, texts, tmp_path / "language", model)]
     run_on_gpus(emulated, jobs, [*VISION, *LLM], gpu_gib="0.4")

@@ -179,6 +179,7 @@ def test_fsdp2_of_pytorchs_examples(emulated: EmulatedGpus, tmp_path: Path) -> N
 
 
 @rare
+@pytest.mark.torchtune
 def test_torchtune_by_its_own_command(emulated: EmulatedGpus, tmp_path: Path) -> None:
     """Its recipe for several devices, which shards the model by FSDP2."""
     command = torchtune(tmp_path, "lora_finetune_distributed", "--nproc_per_node", "{devices}")

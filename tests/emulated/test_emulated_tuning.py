@@ -1,6 +1,5 @@
 """Language models on emulated GPUs as on the CPU: every technique on two, LoRA in bf16 on one, packed rows, and TRL."""
 
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,7 @@ SMALL: dict[str, Any] = {
 }  # fmt: skip
 ON_TWO = {"devices": 2}
 # What trains, and what else a run on GPUs has: it changes nothing that is computed, or less than the format rounds.
-RUNS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+BY_TORCHTUNE: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "lora, 1": ({}, {"profiler": "kineto", "precision": "bf16"}),
     "lora, 2": (ON_TWO, {}),
     "qlora, 2": (ON_TWO | {"technique": "qlora"}, {"activation_checkpointing": True}),
@@ -36,12 +35,13 @@ RUNS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "full, 2": (ON_TWO | {"technique": "full"}, {"profiler": "kineto"}),
     "packed, 1": ({"dataset": "grammar", "sequence_length": 128, "packed": True}, {"profiler": "kineto"}),
 }
-if find_spec("trl"):
-    RUNS |= {
-        "trl lora, 2": (ON_TWO | {"library": "trl"}, {}),
-        "trl full, 2": (ON_TWO | {"library": "trl", "technique": "full"}, {"profiler": "kineto"}),
-        "trl dpo, 2": (ON_TWO | {"library": "trl", "technique": "dpo"}, {"activation_checkpointing": True}),
-    }
+BY_TRL: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "trl lora, 2": (ON_TWO, {}),
+    "trl full, 2": (ON_TWO | {"technique": "full"}, {"profiler": "kineto"}),
+    "trl dpo, 2": (ON_TWO | {"technique": "dpo"}, {"activation_checkpointing": True}),
+}
+RUNS = {name: ({"library": "torchtune"} | trains, beside) for name, (trains, beside) in BY_TORCHTUNE.items()} | BY_TRL
+NAMES = [*(pytest.param(name, marks=pytest.mark.torchtune) for name in BY_TORCHTUNE), *BY_TRL]
 # QAT rounds weights and activations to few levels, and a value that lies between two may go either way. Packed rows
 # have their attention computed by another function, whose rounding later steps amplify.
 TOLERANCE = {"lora, 1": 5e-2, "qat, 2": 1e-2}
@@ -71,7 +71,7 @@ def runs(request: pytest.FixtureRequest, emulated_gpus: EmulatedGpus, tmp_path_f
     return {device: {name: job.folder for name, job in of.items()} for device, of in jobs.items()}
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_technique_learns_on_gpus_what_it_learns_on_the_cpu_in_the_memory_that_was_estimated(
     name: str, runs: Runs
 ) -> None:

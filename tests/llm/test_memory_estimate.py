@@ -21,7 +21,7 @@ from multicard.runs.measures import Measures
 from simulated_gpu import Allocations, peak_bytes
 from tuning_jobs import TECHNIQUES, held_by_rank, make_recipe
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.torchtune]
 
 TINY, BILLION = ARCHITECTURES["tiny"], ARCHITECTURES["llama3_2_1b"]
 BILLION_4 = replace(BILLION, layers=4)

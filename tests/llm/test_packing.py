@@ -8,7 +8,7 @@ import pytest
 from multicard.core.errors import UserError
 from multicard.programs.llm import components
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.torchtune]
 
 TOKENIZER = SimpleNamespace(pad_id=0, max_seq_len=16)
 SHORT = {"tokens": [5, 6], "labels": [6, 1]}

@@ -60,6 +60,7 @@ def test_tiny_has_the_weights_of_its_architecture(tiny: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.torchtune
 @pytest.mark.parametrize(
     ("architecture", "module", "tied"),
     [("llama3_8b", "llama3", False), ("llama3_1_8b", "llama3_1", False), ("llama3_2_1b", "llama3_2", True)],
@@ -79,6 +80,7 @@ def test_the_tensors_of_metas_models_are_those_that_torchtune_builds(
 
 
 @pytest.mark.slow
+@pytest.mark.torchtune
 def test_the_tokenizer_of_tiny_returns_every_text_and_stays_in_the_vocabulary(tiny: Path) -> None:
     from torchtune.data import Message
     from torchtune.models.llama3 import llama3_tokenizer

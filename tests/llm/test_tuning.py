@@ -23,7 +23,7 @@ from multicard.results.measure import measure_run
 from prepared_sets import make_model_provenance, make_text_provenance
 from tuning_runs import ALL_STEPS, RESOURCES, SCHEDULED, SMALL, steps_of
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.torchtune]
 
 QLORA, QAT = {"technique": "qlora", "devices": 2}, {"technique": "qat", "devices": 2}
 DPO = {"technique": "dpo", "devices": 2, "gradient_accumulation_steps": 2}
@@ -191,3 +191,23 @@ def test_the_recipe_is_given_the_rate_of_the_technique_unless_one_is_stated(tech
         p = LlmParameters(technique=technique, learning_rate=stated)
         settings = recipe_settings(p, model, sample_texts, Path("train.json"), Path("out"))
         assert settings["optimizer"]["lr"] == expected
+
+
+@pytest.mark.parametrize(
+    ("technique", "configuration"),
+    [
+        ({"technique": "lora"}, "llama3/8B_lora"),
+        ({"technique": "qlora"}, "llama3/8B_qlora_single_device"),
+        ({"technique": "qat"}, "llama3/8B_qat_lora"),
+        ({"technique": "qat", "qat_of": "weights"}, "llama3/8B_qat_full"),
+        ({"technique": "dpo"}, "llama3_1/8B_lora_dpo"),
+        ({"technique": "full"}, "llama3/8B_full"),
+    ],
+)
+def test_learning_rates_are_those_of_torchtunes_own_configurations(
+    technique: dict[str, Any], configuration: str
+) -> None:
+    [recipes] = importlib.util.find_spec("recipes").submodule_search_locations  # torchtune's, beside it
+    stock = yaml.safe_load((Path(recipes) / "configs" / f"{configuration}.yaml").read_text())
+    assert LlmParameters(**technique).peak_learning_rate == float(stock["optimizer"]["lr"])
+    assert LlmParameters(**technique, learning_rate=0.1).peak_learning_rate == 0.1

@@ -72,6 +72,7 @@ def test_every_step_of_every_rank_is_seen_and_the_losses_stay(
 
 @pytest.mark.slow
 @pytest.mark.rare
+@pytest.mark.torchtune
 def test_torchtune_by_its_own_command(user_python: str, tmp_path: Path) -> None:
     command = torchtune(tmp_path, "lora_finetune_single_device")
     run = Script(tmp_path / "run", command=command, python=user_python, launcher="command").completed()

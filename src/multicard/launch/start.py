@@ -104,7 +104,7 @@ def refusal(p: JobParameters, command: RankCommand, source: Mapping[str, str] = 
     """
     if problem := _missing(p, command, source):
         return _cannot_run(problem)
-    # A module of multicard is run by this process's own interpreter.
+    # A module of multicard is run by an interpreter that planning has checked.
     problem = _interpreter_problem(command.python) if command.folder else None
     if problem:
         return Reason("no_torch", message=problem)

@@ -8,7 +8,7 @@ from multicard.core.system import version_of
 from multicard.machine import Check
 from multicard.machine.all_reduce import exchange
 from multicard.machine.probe import TorchFacts, TorchGpu
-from multicard.programs.machine import Machine, torchtune_unsupported_reason
+from multicard.programs.machine import Machine, torchtune_unsupported_reason, trl_unsupported_reason
 
 # Time limit of an all-reduce in seconds. It starts when the processes have connected, so importing PyTorch does not
 # count.
@@ -39,8 +39,10 @@ def checks(facts: TorchFacts, machine: Machine) -> list[Check]:
 
 def _software(facts: TorchFacts) -> list[Check]:
     software = [Check("Python", platform.python_version()), *_torch(facts)]
+    if problem := trl_unsupported_reason():
+        software.append(Check("TRL", problem, "warning", "only language models (workload: llm) need it"))
     if problem := torchtune_unsupported_reason():
-        software.append(Check("torchtune", problem, "warning", "only language models (workload: llm) need it"))
+        software.append(Check("torchtune", problem, "warning", "only runs with library: torchtune need it"))
     return software
 
 

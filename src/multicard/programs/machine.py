@@ -4,15 +4,16 @@ import contextlib
 import importlib.util
 import os
 import shutil
+import sys
 import sysconfig
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import distributions
 from pathlib import Path
 
 import psutil
 
-from multicard.core.system import Answer, ask, usable_cpus
+from multicard.core.system import Answer, ask, usable_cpus, version_of
 from multicard.profilers import PROFILERS
 
 # Versions of torchtune and of what it needs that were tried together, as prefixes of the installed versions. They are
@@ -21,6 +22,8 @@ from multicard.profilers import PROFILERS
 SUPPORTED = {"torchtune": "0.6.1", "torchao": "0.15.", "torch": "2.11."}
 # Packages that tuning by TRL imports. TRL and PEFT declare which versions of the others they need.
 TRL_PACKAGES = ("trl", "peft", "transformers", "accelerate", "datasets", "tiktoken", "torch")
+# The oldest version of torchao beside which PEFT 0.19 and later run; they run without torchao, too.
+TORCHAO_OF_PEFT = (0, 16)
 
 
 @dataclass(frozen=True)
@@ -151,14 +154,32 @@ def vision_unsupported_reason() -> str | None:
     return f'training on images needs {" and ".join(missing)} (pip install "multicard[vision]")' if missing else None
 
 
+def torchtune_python() -> str:
+    """Return the path of the interpreter that tunes by torchtune.
+
+    It is that of the environment `torchtune` within this process's own environment, which `make torchtune` makes. If
+    there is none, it is this process's own interpreter, whose environment may have torchtune, too.
+    """
+    separate = Path(sys.prefix, "torchtune", "bin", "python")
+    return str(separate) if separate.exists() else sys.executable
+
+
 def torchtune_unsupported_reason() -> str | None:
-    """Return which package of `SUPPORTED` is missing, or which have unsupported versions; None if all are supported."""
+    """Return which package of `SUPPORTED` is missing, or which have unsupported versions; None if all are supported.
+
+    The packages are those of `torchtune_python`.
+    """
+    python = torchtune_python()
+    # None: where this process imports from.
+    folders = None if python == sys.executable else _package_folders(Path(python).parents[1])
     installed = {}
     for package in SUPPORTED:
-        try:
-            installed[package] = version(package)
-        except PackageNotFoundError:
-            return f'tuning language models needs the package {package} (pip install "multicard[llm]")'
+        found = distributions(name=package) if folders is None else distributions(name=package, path=folders)
+        distribution = next(iter(found), None)
+        if distribution is None:
+            remedy = 'make torchtune, or pip install "multicard[torchtune]"'
+            return f"library: torchtune needs the package {package} ({remedy})"
+        installed[package] = distribution.version
     wrong = [
         f"{package} {installed[package]} is installed, {supported.removesuffix('.')} supported"
         for package, supported in SUPPORTED.items()
@@ -167,10 +188,24 @@ def torchtune_unsupported_reason() -> str | None:
     return "; ".join(wrong) or None
 
 
+def _package_folders(environment: Path) -> list[str]:
+    """Return the folders with the packages of a virtual environment, whose Python may be another version."""
+    return [str(folder) for folder in environment.glob("lib/python3*/site-packages")]
+
+
 def trl_unsupported_reason() -> str | None:
-    """Return which of `TRL_PACKAGES` are missing; None if none is."""
+    """Return which of `TRL_PACKAGES` are missing, or that torchao is too old for PEFT; None if nothing is wrong."""
     missing = [package for package in TRL_PACKAGES if importlib.util.find_spec(package) is None]
-    return f'library: trl needs {" and ".join(missing)} (pip install "multicard[llm-trl]")' if missing else None
+    if missing:
+        return f'library: trl needs {" and ".join(missing)} (pip install "multicard[llm]")'
+    torchao = next(iter(distributions(name="torchao")), None)
+    if torchao is not None and (version_of(torchao.version) or ()) < TORCHAO_OF_PEFT:
+        least = ".".join(map(str, TORCHAO_OF_PEFT))
+        return (
+            f"library: trl runs with torchao {least} or later, or without it; {torchao.version} is installed, as "
+            "torchtune needs it: install torchtune into an environment of its own (make torchtune)"
+        )
+    return None
 
 
 def bitsandbytes_unsupported_reason() -> str | None:

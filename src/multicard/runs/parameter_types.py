@@ -49,7 +49,7 @@ Tf32 = Literal["default", "on", "off"]
 
 # Parameters of the tuning of language models.
 TechniqueName = Literal["lora", "qlora", "qat", "dpo", "full"]
-LibraryName = Literal["torchtune", "trl"]
+LibraryName = Literal["trl", "torchtune"]
 SequenceLength = Annotated[int, Field(ge=16)]
 QatTarget = Literal["adapters", "weights"]
 

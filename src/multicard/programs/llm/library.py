@@ -1,5 +1,6 @@
 """The interface of a library that tunes language models; `multicard.programs.llm.libraries` lists the libraries."""
 
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -34,6 +35,10 @@ class Library:
     def missing(self, machine: Machine) -> str | None:
         """Return what `machine` lacks to run it; None if it lacks nothing."""
         raise NotImplementedError
+
+    def python(self) -> str:
+        """Return the path of the interpreter that runs it: by default this process's own."""
+        return sys.executable
 
     def config_error(self, p: Any) -> str | None:
         """Return why it cannot do a run on any machine; None if it can."""

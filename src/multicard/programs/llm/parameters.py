@@ -24,8 +24,8 @@ class LlmParameters(JobParameters):
     """Parameters of one job that tunes a Llama-3 model.
 
     >>> from multicard.runs.parameters import run_id
-    >>> run_id(LlmParameters(technique="qlora", device="cpu", devices=2, precision="fp32", packed=True))
-    'llm_tiny_qlora_instructions_cpu2_fp32_packed_r1'
+    >>> run_id(LlmParameters(technique="dpo", device="cpu", devices=2, precision="fp32", sequence_length=256))
+    'llm_tiny_dpo_instructions_cpu2_fp32_seq256_r1'
     """
 
     HEADLINE: ClassVar[tuple[str, ...]] = ("model", "technique", "dataset", "devices", "precision")
@@ -42,7 +42,7 @@ class LlmParameters(JobParameters):
         "by-",
         "What tunes the model. " + " ".join(f"`{name}`: {entry.description}" for name, entry in LIBRARIES.items()),
         {name: entry.label for name, entry in LIBRARIES.items()},
-        default="torchtune",
+        default="trl",
     )
     precision: Literal["fp32", "bf16"] = worded("{}", "Data type of weights and arithmetic.", default="bf16")
     batch_size: Positive = labelled("batch", "Samples per device and forward pass.", "batch {}", default=2)

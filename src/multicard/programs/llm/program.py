@@ -35,7 +35,7 @@ def _command(p: LlmParameters, paths: JobPaths) -> RankCommand:
     folders = {"data": paths.data, "model-folder": paths.model, "scratch": paths.scratch}
     options = [f"--{name}={folder}" for name, folder in folders.items() if folder is not None]
     words = ["-m", "multicard.programs.llm.train", *options_of(p), *options]
-    return RankCommand(words)
+    return RankCommand(words, python=LIBRARIES[p.library].python())
 
 
 def _config_error(p: LlmParameters, inputs: Inputs) -> str | None:

@@ -7,6 +7,6 @@ from multicard.programs.llm.libraries import torchtune, trl
 from multicard.programs.llm.library import Library
 
 LIBRARIES: Mapping[str, Library] = by_name(
-    torchtune.LIBRARY,
     trl.LIBRARY,
+    torchtune.LIBRARY,
 )

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
 
 from multicard.programs.llm.library import DPO_BETA, Library
-from multicard.programs.machine import Machine
+from multicard.programs.machine import Machine, torchtune_python
 from multicard.programs.models import Architecture
 from multicard.programs.provenance import ModelProvenance, TextProvenance
 
@@ -93,6 +93,10 @@ class Torchtune(Library):
     def missing(self, machine: Machine) -> str | None:
         """Return which package is missing or has an unsupported version; None if all are supported."""
         return machine.torchtune
+
+    def python(self) -> str:
+        """Return the interpreter of torchtune's own environment if there is one; else this process's own."""
+        return torchtune_python()
 
     def config_error(self, p: Any) -> str | None:
         """Return that a run cannot be compiled because the recipe never compiles; else None."""

@@ -1,6 +1,5 @@
 """TRL, with PEFT for adapters: Hugging Face's trainers of language models."""
 
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -42,9 +41,6 @@ class Trl(Library):
 
     def tune(self, p: Any, model: ModelProvenance, texts: TextProvenance, train_file: Path, output: Path) -> None:
         """Run one rank of a trainer. Raises `UserError` if a package is missing."""
-        # Python then takes torchao for absent. PEFT 0.19 and later refuse to run beside torchao before 0.16, and
-        # torchtune, which may be installed here, needs 0.15. Nothing in a run by TRL uses torchao.
-        sys.modules["torchao"] = None  # type: ignore[assignment]
         from multicard.programs.llm import trl_backend
 
         trl_backend.tune(p, model, texts, train_file, output)
