@@ -21,6 +21,7 @@ from typing import Any
 
 import pytest
 
+from changed_traces import answers, assert_equal_but_for_the_last_digit, shuffled
 from conftest import ran
 from multicard.trace.files import open_trace
 from multicard.trace.model import shared_name
@@ -70,6 +71,14 @@ def test_every_trace_reads_and_its_clocks_agree(path: Path) -> None:
     assert lines == [
         f"{name}: a bare list of events, so rank and GPUs are unknown" for name in LISTS if name == path.name
     ]
+
+
+@DATABASES
+def test_rows_in_any_order_give_the_same_answers(path: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copy(path, tmp_path))
+    copy.chmod(0o644)
+    expected = answers(copy)
+    assert_equal_but_for_the_last_digit(answers(shuffled(copy, seed=1)), expected)
 
 
 @pytest.mark.slow

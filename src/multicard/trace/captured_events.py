@@ -219,7 +219,7 @@ class CapturedEvents:
         They do not fit where kernels are missing, or where a device works before its launching calls.
         """
         device_events = list(self.on_device.of_kind.values())
-        for owner, counts in join_calls(api, device_events).items():
+        for owner, counts in sorted(join_calls(api, device_events).items()):
             self._warn_of_missing_kernels(owner, counts)
         # Once the calls are joined, correlations only take memory.
         for events in (api, *device_events):

@@ -71,7 +71,7 @@ def find_steps(traces: Sequence[Trace], stated: str | None = None) -> FoundSteps
         source=None if result.answer is None else result.answer.source,
         steps={} if result.answer is None else result.answer.steps,
         devices={owner: kernels.devices for owner, kernels in events.processes.items()},
-        ranges=[name for name, _ in range_counts.most_common()],
+        ranges=sorted(range_counts, key=lambda name: (-range_counts[name], name)),
         notices=result.notices,
     )
 

@@ -213,13 +213,16 @@ class Host:
                 yield CallGroup(code, function, host_activity(function))
 
     def _most_called_launching(self, is_counted: IsCounted) -> str | None:
-        """Return the launching function that the threads that count call most often; None if they call none."""
+        """Return the launching function that the threads that count call most often; None if they call none.
+
+        If several are called equally often, it is the first of them by name.
+        """
         calls_of_function: dict[str, int] = {}
         for group in self._call_groups(is_counted):
             if group.activity is HostActivity.LAUNCHING:
                 call_count = int(self._calls_of_code[group.code])
                 calls_of_function[group.function] = calls_of_function.get(group.function, 0) + call_count
-        return max(calls_of_function, key=calls_of_function.__getitem__, default=None)
+        return max(sorted(calls_of_function), key=calls_of_function.__getitem__, default=None)
 
     @cached_property
     def _calls_of_code(self) -> Integers:
@@ -291,7 +294,9 @@ def _long_pauses(calls: list[Intervals], ranges: Events | None, marks: Marks, ow
     if not len(doubtful):
         return counted
 
-    busiest = max(calls, key=len)
+    # Threads are in the order of the file, which means nothing. So of threads with equally many calls, the one that
+    # began to call last counts.
+    busiest = max(calls, key=lambda moments: (len(moments), int(moments[0, 0])))
     pauses_of_busiest = busiest[1:, 0] - busiest[:-1, 1]
     usual_pause = np.median(pauses_of_busiest) if len(pauses_of_busiest) else np.inf
     long_starts, long_ends = long_pauses.T
@@ -320,14 +325,14 @@ def _pauses(calls: Intervals) -> Intervals:
 
 
 def _longest(moments: dict[str, Intervals], gaps: Intervals, more_than: int = 0) -> str | None:
-    """Return the name of the set that has most time within the gaps; the first one if several have most.
+    """Return the name of the set that has most time within the gaps; the first one by name if several have most.
 
     None if no set has more than `more_than` nanoseconds within the gaps.
     """
     longest = None
     longest_ns = more_than
     measured_gaps = Measure(gaps)
-    for name, in_calls in moments.items():
+    for name, in_calls in sorted(moments.items()):
         common = CommonMeasure(measured_gaps, in_calls)
         common_ns = int(common.between([FIRST], [LAST])[0])
         if common_ns > longest_ns:

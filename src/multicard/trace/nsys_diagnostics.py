@@ -22,14 +22,17 @@ NOT_READY = 600
 
 
 def diagnostics(database: SqliteFile) -> tuple[Diagnostic, ...]:
-    """Return the warnings and errors about CUDA events that the export holds, each once.
+    """Return the warnings and errors about CUDA events that the export holds, each once, in order of time.
 
     Return nothing if the export has no table of diagnostics.
     """
-    if not {"severity", "text"} <= database.tables.get("DIAGNOSTIC_EVENT", set()):
+    columns = database.tables.get("DIAGNOSTIC_EVENT", set())
+    if not {"severity", "text"} <= columns:
         return ()
+    time = "MIN(timestamp)" if "timestamp" in columns else "NULL"
     rows = database.ask(
-        "SELECT text FROM DIAGNOSTIC_EVENT WHERE severity >= ? AND text IS NOT NULL GROUP BY text ORDER BY MIN(rowid)",
+        "SELECT text FROM DIAGNOSTIC_EVENT WHERE severity >= ? AND text IS NOT NULL "
+        f"GROUP BY text ORDER BY {time}, text",
         WARNING,
     )
     lines = [" ".join(str(text).split())[:MOST_CHARACTERS].rstrip(".") for (text,) in rows]
@@ -44,14 +47,14 @@ def failed_launches(database: SqliteFile) -> list[str]:
     """Return a line for each error code that launching calls returned, with the number of launches that returned it.
 
     A call of the runtime and the call of the driver inside it have the same correlation, so they count as one launch.
-    The error of most launches comes first.
+    The error of most launches comes first; of errors of equally many launches, the one with the lower code.
     """
     if not {"returnValue", "nameId", "correlationId"} <= database.tables.get("CUPTI_ACTIVITY_KIND_RUNTIME", set()):
         return []
     rows = database.ask(
         "SELECT r.returnValue, COUNT(DISTINCT COALESCE(r.correlationId, -r.rowid)) FROM CUPTI_ACTIVITY_KIND_RUNTIME r "
         "JOIN StringIds s ON s.id = r.nameId WHERE r.returnValue NOT IN (0, ?) AND s.value LIKE '%Launch%' "
-        "GROUP BY r.returnValue ORDER BY 2 DESC",
+        "GROUP BY r.returnValue ORDER BY 2 DESC, 1",
         NOT_READY,
     )
     return [f"{counted(count, 'launch')} failed (error {error})" for error, count in rows]

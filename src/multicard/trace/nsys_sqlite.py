@@ -135,9 +135,9 @@ class _NvtxName:
 
 
 def _nvtx_names(database: SqliteFile) -> list[_NvtxName]:
-    """Return the names of domains, and the marks and names of threads that may state a rank."""
+    """Return the names of domains, and the marks and names of threads that may state a rank, in order of time."""
     columns = database.tables.get("NVTX_EVENTS", set())
-    if not {"eventType", "globalTid"} <= columns:
+    if not {"eventType", "globalTid", "start"} <= columns:
         return []
     text, join = nvtx_text(columns)
     domain_column = "n.domainId" if "domainId" in columns else "NULL"
@@ -145,7 +145,7 @@ def _nvtx_names(database: SqliteFile) -> list[_NvtxName]:
         f"SELECT n.eventType, n.globalTid, {domain_column}, {text} FROM NVTX_EVENTS n {join} "
         f"WHERE typeof(n.globalTid) = 'integer' AND (n.eventType = {DOMAIN_NAME} "
         f"OR n.eventType = {MARK} AND {text} LIKE 'rank:%' "
-        f"OR n.eventType = {THREAD_NAME} AND {text} LIKE 'MPI Rank %')"
+        f"OR n.eventType = {THREAD_NAME} AND {text} LIKE 'MPI Rank %') ORDER BY n.start"
     )
     return [_NvtxName(event_type, process_of(thread), domain, str(name)) for event_type, thread, domain, name in rows]
 
