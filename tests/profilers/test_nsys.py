@@ -169,6 +169,33 @@ def test_without_nsys_an_export_says_so(tmp_path: Path, without_nsys: None) -> N
     assert PROFILER.version() is None
 
 
+# How two public reports begin, of nsys 2025.1.3 and 2025.5.1; their bytes after the first line are left out.
+HEADERS = {
+    "2025.1.3": b"NVIDIA Tegra Profiler Report 2025@1@3@140-251335620677v0.\n",
+    "2025.5.1": b"NVIDIA Tegra Profiler Report 2025@5@1@121-255136380782v0.\n",
+}
+
+
+@pytest.mark.parametrize(("release", "header"), HEADERS.items())
+def test_without_nsys_a_report_says_which_release_reads_it(
+    release: str, header: bytes, tmp_path: Path, without_nsys: None
+) -> None:
+    (tmp_path / "x.nsys-rep").write_bytes(header)
+    says = rf"nsys is not on the PATH: install nsys {release} or later, since nsys {release}\.\d+ wrote it"
+    with pytest.raises(TraceError, match=says):
+        PROFILER.export(tmp_path / "x.nsys-rep", tmp_path)
+
+
+def test_a_failed_export_says_which_nsys_wrote_the_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stands_in(tmp_path / "bin", "echo 'Importer error'; exit 1", monkeypatch)
+    (tmp_path / "x.nsys-rep").write_bytes(HEADERS["2025.5.1"])
+    with pytest.raises(TraceError) as failed:
+        PROFILER.export(tmp_path / "x.nsys-rep", tmp_path)
+    assert str(failed.value) == (
+        "nsys export of x.nsys-rep ended with 1, saying: Importer error; the report was written by nsys 2025.5.1.121"
+    )
+
+
 def test_a_report_that_was_not_imported_is_no_report(tmp_path: Path) -> None:
     for says in ("left no report", "importer"):
         with pytest.raises(TraceError, match=says):

@@ -105,8 +105,8 @@ def test_a_report_of_a_newer_nsys_is_said_how_to_export(tmp_path: Path, monkeypa
     with pytest.raises(TraceError) as refused:
         open_trace(report, tmp_path)
     assert str(refused.value) == (
-        "report.nsys-rep: written by nsys 2025.1.3.140, expected at most 2023.4.4.54, which is on the PATH: export it "
-        "with the nsys that wrote it: nsys export --type sqlite report.nsys-rep"
+        "report.nsys-rep: written by nsys 2025.1.3.140, which is newer than the nsys on the PATH (2023.4.4.54): "
+        "install nsys 2025.1.3 or later, or use the one that wrote it: nsys export --type sqlite report.nsys-rep"
     )
 
 

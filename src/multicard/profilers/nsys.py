@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, ClassVar
 from multicard.core.errors import TraceError
 from multicard.core.system import ask, version_of
 from multicard.profilers.interface import Availability, Profiler, Session
-from multicard.profilers.nsys_export import check_database, export_report
+from multicard.profilers.nsys_export import check_database, export_report, why_without_nsys
 
 if TYPE_CHECKING:
     import torch
@@ -140,7 +140,7 @@ class Nsys(Profiler):
             # The database was made by an nsys on another machine.
             check_database(database)
         else:
-            raise TraceError(f"cannot export {file.name}: nsys is not on the PATH")
+            raise TraceError(why_without_nsys(file))
         return database
 
 

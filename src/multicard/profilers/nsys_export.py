@@ -23,6 +23,9 @@ NUMERIC = ("INTEGER", "REAL")
 DOMAIN_CREATED = 75
 # The message of nsys about a report that a newer nsys wrote. The groups are that version and its own.
 NEWER = re.compile(r"created in Nsight Systems version \(([\d.]+)[^)]*\), newer than your current version \(([\d.]+)")
+# How a report begins: with the version of the nsys that wrote it, such as 2025@1@3@140-251335620677v0.
+HEADER = re.compile(rb"NVIDIA Tegra Profiler Report ([0-9]+(?:@[0-9]+){2,})")
+HEADER_BYTES = 100
 # SQLite's message, which nsys prints too.
 DISK_IS_FULL = "disk is full"
 REMOVED_ENVIRONMENT = "(environment removed)"
@@ -90,11 +93,43 @@ def _why_not_exported(report: Path, code: int, output: str) -> str:
     newer = NEWER.search(output)
     if newer:
         return (
-            f"{report.name}: written by nsys {newer[1]}, expected at most {newer[2]}, which is on the PATH: export it "
-            f"with the nsys that wrote it: nsys export --type sqlite {report.name}"
+            f"{report.name}: written by nsys {newer[1]}, which is newer than the nsys on the PATH ({newer[2]}): "
+            f"install nsys {_release(newer[1])} or later, or use the one that wrote it: "
+            f"nsys export --type sqlite {report.name}"
         )
     end = (" ".join(output.split()) or "nothing")[-MOST_CHARACTERS:]
-    return f"nsys export of {report.name} ended with {code}, saying: {end}"
+    writer = writer_of(report)
+    origin = f"; the report was written by nsys {writer}" if writer else ""
+    return f"nsys export of {report.name} ended with {code}, saying: {end}{origin}"
+
+
+def why_without_nsys(report: Path) -> str:
+    """Return a sentence that says that a report cannot be exported without nsys, and which nsys can read it."""
+    writer = writer_of(report)
+    reader = f": install nsys {_release(writer)} or later, since nsys {writer} wrote it" if writer else ""
+    return f"cannot export {report.name}: nsys is not on the PATH{reader}"
+
+
+def writer_of(report: Path) -> str | None:
+    """Return the version of the nsys that wrote a report; None if the report does not begin as reports do.
+
+    A version has the form 2025.1.3.140.
+    """
+    try:
+        with report.open("rb") as file:
+            header = HEADER.match(file.read(HEADER_BYTES))
+    except OSError:
+        return None
+    return header[1].decode().replace("@", ".") if header else None
+
+
+def _release(version: str) -> str:
+    """Return the name of the release of a version.
+
+    >>> _release("2025.1.3.140")
+    '2025.1.3'
+    """
+    return ".".join(version.split(".")[:3])
 
 
 def check_database(database: Path) -> None:
