@@ -295,11 +295,11 @@ def test_clocks_are_the_same_where_base_and_host_are(tmp_path: Path) -> None:
     assert plain is not None
     assert clock(tmp_path / "rank1.json", **base) == plain
     assert clock(tmp_path / "rank1.json", baseTimeNanoseconds=1_775_078_550_000_000_000) != plain
-    assert clock(tmp_path / "rank1.json", **base, hostname="node1") not in (None, plain)
+    assert clock(tmp_path / "rank1.json", **base, host_name="node1") not in (None, plain)
     # As torch.profiler.tensorboard_trace_handler names files: host, process id and time.
     node = clock(tmp_path / "node1_70.1700000000.pt.trace.json", **base)
     assert node == clock(tmp_path / "b.json", **base, traceName="/logs/node1_70.1800000000.pt.trace.json")
-    assert node == clock(tmp_path / "b.json", **base, hostname="node1")
+    assert node == clock(tmp_path / "b.json", **base, host_name="node1")
     assert clock(tmp_path / "worker_0.1700000000.pt.trace.json", **base) == plain
 
 
@@ -327,3 +327,61 @@ def test_an_event_without_a_duration_is_read_alike_whatever_else_is_mistyped(tmp
     assert sound.notices == ("t.json: 1 event put together from begin and end",)
     mistyped = open_trace(trace_file(tmp_path / "t.json", [*halves, {"ph": "i", "name": "mark", "cat": ["no text"]}]))
     assert mistyped.notices == sound.notices
+
+
+def test_a_collective_is_read_from_the_typed_arguments_of_pytorch_2_15(tmp_path: Path) -> None:
+    """PyTorch's exporter in Python puts all arguments of record_param_comms onto the kernel, in their own types."""
+    call = event("cuda_runtime", "cudaLaunchKernelExC", 10, 5, correlation=41, cbid=430)
+    of_kernel = {
+        "External id": 12, "queued": 0, "device": 1, "context": 1, "stream": 20, "correlation": 41,
+        "registers per thread": 96, "shared memory": 82224, "blocks per SM": 0.181818, "warps per SM": "inf",
+        "grid": [24, 1, 1], "block": [544, 1, 1], "est. achieved occupancy %": 0,
+        "occupancy": {"limitingFactors": "registers"}, "priority": -5, "graph id": 0,
+    }  # fmt: skip
+    of_call = {
+        "Record function id": 0, "Concrete Inputs": ["", "(('0', 'default_pg'),)", "True"], "Rank": 1, "Seq": 7,
+        "Collective name": "allreduce", "dtype": "BFloat16", "In msg nelems": 4096, "Out msg nelems": 4096,
+        "In split size": "[]", "Out split size": "[]", "Global rank start": 0, "Global rank stride": 1, "Group size": 2,
+        "Process Group Name": "0", "Process Group Description": "default_pg", "Process Group Ranks": "[0, 1]",
+        "Is asynchronized op": True, "Comms Id": 18446744073709551615, "Input Dims": [[[4096]], [], []], "Ev Idx": 9,
+    }  # fmt: skip
+    kernel = event("kernel", "ncclDevKernel_AllReduce_Sum_bf16_RING_LL", 30, 40, 1, 20, **of_kernel, **of_call)
+    trace = open_trace(trace_file(tmp_path / "t.json", [call, kernel]))
+    columns = ("collective", "ranks", "communicator")
+    [message] = batch_of(trace, "messages", *columns)
+    assert [message[name] for name in columns] == ["all_reduce", 2, "0"]
+    assert (message["bytes"], message["sequence"], message["correlation"]) == (4096 * 2, 7, 41)
+    assert trace.notices == ()
+
+
+def test_of_a_kernel_shown_on_a_lane_the_stream_is_the_one_that_it_ran_on(tmp_path: Path) -> None:
+    """PyTorch 2.15 shows kernels of a CUDA graph on lanes, and writes all that the program notes on them as texts."""
+    noted = {"Collective name": "allreduce", "dtype": "Float", "In msg nelems": "256", "Group size": "4"}
+    lane = {"device": 0, "stream": 60, "original_stream": 31, "correlation": 5, "graph node id": 8}
+    kernel = event("kernel", "ncclDevKernel_AllReduce_Sum_f32_RING_LL", 10, 40, 0, 60, **lane, **noted)
+    trace = open_trace(trace_file(tmp_path / "t.json", [event("cpu_op", "aten::add", 0, 1), kernel]))
+    assert [row["stream"] for row in batch_of(trace, "kernels", "stream")] == [31]
+    [message] = batch_of(trace, "messages", "ranks")
+    assert (message["bytes"], message["ranks"]) == (256 * 4, 4)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "operation", "host_memory"),
+    [
+        (("HtoD", "pinned", "device"), "host_to_device", "pinned"),
+        (("DtoH", "device", "pageable"), "device_to_host", "pageable"),
+        (("DtoD", "device", "device"), "device_to_device", None),
+        (("PtoP", "device", "device"), "peer_to_peer", None),
+        ((11, "managed", "device"), "other", None),
+    ],
+)
+def test_copies_of_pytorchs_own_recorder_state_their_kind_in_arguments(
+    kinds: tuple[Any, str, str], operation: str, host_memory: str | None, tmp_path: Path
+) -> None:
+    """All of them have the name "Memcpy" (torch/profiler/_cuspy/trace.py)."""
+    arguments = dict(zip(("copy kind", "src kind", "dst kind"), kinds, strict=True))
+    place = {"device": 0, "context": 1, "stream": 7, "correlation": 3, "bytes": 64}
+    copy = event("gpu_memcpy", "Memcpy", 10, 2, 0, 7, **place, **arguments)
+    trace = open_trace(trace_file(tmp_path / "t.json", [event("cpu_op", "aten::to", 0, 1), copy]))
+    [row] = batch_of(trace, "memory", "operation", "host_memory")
+    assert (row["operation"], row["host_memory"], row["bytes"]) == (operation, host_memory, 64)

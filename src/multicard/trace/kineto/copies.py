@@ -5,9 +5,13 @@
 - `Memcpy M2D (MEMORY(Unknown) -> DEVICE)`: Kineto on Intel's XPU. `M` is memory that its driver does not know, which is
   the host's; `S` is shared and may be on either side (pti-gpu, pti_view.h).
 - `CopyHostToDevice2D`, `FillBuffer`: Kineto on HIP until PyTorch 2.3 (ROCclr, platform/activity.cpp).
+- `Memcpy` alone: PyTorch's own recorder of CUPTI, since 2.13. Direction and memory are arguments of the event
+  (torch/profiler/_cuspy/trace.py in 2.15), of which `name_from_kinds` makes a name as Kineto's on CUDA.
 """
 
 import re
+
+from multicard.trace.kineto.values import Scalar
 
 _COPY = re.compile(r"\b([HDAPMS])(?:to|2)([HDAPMS])\b|Copy(Host|Device)To(Host|Device)")
 _FILL = re.compile(r"memset|fill", re.IGNORECASE)
@@ -32,6 +36,17 @@ def operation(category: str, name: str) -> str:
     if source not in _SIDES or target not in _SIDES:
         return "other"
     return f"{_SIDES[source]}_to_{_SIDES[target]}"
+
+
+def name_from_kinds(copy: Scalar, source: Scalar, target: Scalar) -> str:
+    """Return the name that Kineto gives a copy of this kind between these kinds of memory.
+
+    The kinds are spelled as PyTorch's own recorder spells them:
+
+    >>> name_from_kinds("HtoD", "pinned", "device")
+    'Memcpy HtoD (Pinned -> Device)'
+    """
+    return f"Memcpy {copy} ({str(source).capitalize()} -> {str(target).capitalize()})"
 
 
 def host_memory(name: str) -> str | None:

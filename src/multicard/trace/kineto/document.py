@@ -32,8 +32,12 @@ class Arguments(msgspec.Struct, frozen=True, gc=False):
     correlation: Scalar = None
     device: Scalar = None
     stream: Scalar = None
+    original_stream: Scalar = None
     queue: Scalar = msgspec.field(default=None, name="sycl queue")
     bytes: Scalar = None
+    copy_kind: Scalar = msgspec.field(default=None, name="copy kind")
+    source_kind: Scalar = msgspec.field(default=None, name="src kind")
+    target_kind: Scalar = msgspec.field(default=None, name="dst kind")
     dtype: Scalar = None
     collective: Scalar = msgspec.field(default=None, name="Collective name")
     ranks: Scalar = msgspec.field(default=None, name="Group size")
@@ -71,7 +75,7 @@ class Document(msgspec.Struct):
     distributedInfo: Any = None  # noqa: N815
     baseTimeNanoseconds: Any = None  # noqa: N815
     traceName: Any = None  # noqa: N815
-    hostname: Any = None
+    host_name: Any = None
 
 
 def decode(text: bytes, findings: Findings) -> Document:

@@ -91,8 +91,8 @@ def _host(document: Document, path: Path, process: int) -> str | None:
 
     None if neither has it.
     """
-    if isinstance(document.hostname, str) and document.hostname:
-        return document.hostname
+    if isinstance(document.host_name, str) and document.host_name:
+        return document.host_name
     for name in (path.name, document.traceName):
         if not isinstance(name, str):
             continue

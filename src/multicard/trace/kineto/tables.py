@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from multicard.trace.kineto.copies import host_memory, operation
+from multicard.trace.kineto.copies import host_memory, name_from_kinds, operation
 from multicard.trace.kineto.events import API_CATEGORIES, TimedEvent
 from multicard.trace.kineto.findings import NO_DEVICE, TOO_LARGE, Findings
 from multicard.trace.kineto.values import LEAST, MOST, Scalar, last_number, nanoseconds, whole
@@ -94,12 +94,22 @@ def _device_key(event: TimedEvent) -> Key:
 
     Kineto writes the device into the arguments and into `pid`, and the stream into the arguments and into `tid`. Some
     exporters write them into `pid` and `tid` only. So these two are added if the arguments have no device.
+
+    Since PyTorch 2.14, the kernels of a CUDA graph can be shown on lanes (in 2.15 by `graph_lanes` of
+    export_chrome_trace). Then `stream` is the lane, and `original_stream` the stream on which a kernel ran.
     """
     arguments = event.args
-    stream = arguments.queue if arguments.stream is None else arguments.stream
+    stream = arguments.stream
+    if arguments.original_stream is not None:
+        stream = arguments.original_stream
+    elif stream is None:
+        stream = arguments.queue
+    name = event.name
+    if arguments.copy_kind is not None:
+        name = name_from_kinds(arguments.copy_kind, arguments.source_kind, arguments.target_kind)
     if arguments.device is None:
-        return event.cat, event.name, None, stream, event.pid, event.tid
-    return event.cat, event.name, arguments.device, stream
+        return event.cat, name, None, stream, event.pid, event.tid
+    return event.cat, name, arguments.device, stream
 
 
 def _host_group(kind: str, process: Process, key: Key) -> Key:
