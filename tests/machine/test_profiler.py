@@ -81,6 +81,24 @@ def test_without_nsys_or_ranges_the_other_profiler_is_named(
         assert (only.verdict, "prints no version" in only.found) == ("error", True)
 
 
+@pytest.mark.parametrize(
+    ("version", "cuda", "problem"),
+    [
+        ("2023.4.4.54-234433681190v0", "13.2", "2023.4.4.54 is older than 2025.6.3, which came with CUDA 13.2"),
+        ("2026.3.2.476-263238834031v0", "14.0", "2026.3.2.476 came with CUDA 13.4"),
+    ],
+)
+def test_an_nsys_made_for_an_older_cuda_is_a_warning_with_a_remedy(
+    look: Look, version: str, cuda: str, problem: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nsys, "cuda_of_torch", lambda _python: cuda)
+    look(GPU, version=VERSION + version)
+    found = profiler.checks(GPU)[0]
+    assert (found.check, found.verdict) == ("nsys", "warning")
+    assert found.found == f"nsys {problem}; torch uses {cuda}"
+    assert found.do.startswith("install a newer one (docs/cluster.md); until then runs are recorded by PyTorch's")
+
+
 def test_a_recording_counts_by_its_report_and_not_by_its_exit_code(look: Look, tmp_path: Path) -> None:
     assert look(CPU) == ("error", "fails: nsys left no report")
     assert "importer is missing" in look(CPU, 'echo raw > "${out%.nsys-rep}.qdstrm"')[1]

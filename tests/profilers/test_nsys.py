@@ -285,6 +285,10 @@ def test_nsys_knows_every_option_that_it_is_given(tmp_path: Path, device: str) -
         ("2025.3.2.474-253236389321v0", "13.0", None),
         ("2023.4.4.54-234433681190v0", "12.4", None),
         ("2023.4.4.54-234433681190v0", None, None),  # that is not known
+        # A CUDA version newer than those whose nsys is known
+        ("2026.1.3.243-1", "14.0", "nsys 2026.1.3.243 is older than 2026.3.2, which came with CUDA 13.4"),
+        ("2026.3.2.476-263238834031v0", "14.0", "nsys 2026.3.2.476 came with CUDA 13.4"),
+        ("2026.5.1.161-3889610", "14.0", None),
     ],
 )
 def test_on_gpus_auto_takes_no_nsys_that_is_older_than_the_cuda_of_torch(

@@ -28,12 +28,13 @@ EXPORT_LIMIT_S = 3600.0
 PRINT_TORCH_LOCATION = "import importlib.util; print(importlib.util.find_spec('torch').origin)"
 # The release of Nsight Systems that came with each CUDA toolkit. An older nsys was made for an older CUDA, and may not
 # record all of this one. Sources: `nsight_systems` in the version.json of the toolkits 11.8, 13.2 and 13.3; the version
-# of Debian's package for 12.5 (2024.2.3~12.5.0); for the others the name of the folder that the toolkit installs
-# (cuda-X.Y/nsight-systems-…).
+# of Debian's package for 12.5 (2024.2.3~12.5.0); for 13.4 the packages that cuda-toolkit-13-4 installs, which the
+# release notes of Amazon's machine images of 2026-09-28 list; for the others the name of the folder that the toolkit
+# installs (cuda-X.Y/nsight-systems-…).
 WITH_CUDA = {
     (11, 8): (2022, 4, 2), (12, 1): (2023, 1, 2), (12, 2): (2023, 2, 3), (12, 3): (2023, 3, 3), (12, 4): (2023, 4, 4),
     (12, 5): (2024, 2, 3), (12, 6): (2024, 4, 2), (12, 8): (2024, 6, 2), (12, 9): (2025, 1, 3), (13, 0): (2025, 3, 2),
-    (13, 1): (2025, 5, 2), (13, 2): (2025, 6, 3), (13, 3): (2026, 1, 3),
+    (13, 1): (2025, 5, 2), (13, 2): (2025, 6, 3), (13, 3): (2026, 1, 3), (13, 4): (2026, 3, 2),
 }  # fmt: skip
 # Takes the place of the CUDA version for a torch that was built for CPUs. The NVTX functions of such a torch raise an
 # error.
@@ -181,8 +182,13 @@ def older_than_cuda(version: str, cuda: str | None) -> str | None:
 
     None if nsys is not older, if one of the versions is not known, or if CUDA is older than all in `WITH_CUDA`.
 
+    If CUDA is newer than all in `WITH_CUDA`, nsys must be newer than all there, because every toolkit so far came with
+    another release of nsys than the toolkit before it.
+
     >>> older_than_cuda("2023.4.4.54-234433681190v0", "13.0")
     '2023.4.4.54 is older than 2025.3.2, which came with CUDA 13.0; torch uses 13.0'
+    >>> older_than_cuda("2026.3.2.476", "13.9")
+    '2026.3.2.476 came with CUDA 13.4; torch uses 13.9'
     """
     nsys_version = version_of(version)
     cuda_version = (version_of(cuda) or ())[:2] if cuda else ()
@@ -192,6 +198,9 @@ def older_than_cuda(version: str, cuda: str | None) -> str | None:
         return None
     toolkit = max(toolkits)
     needed = WITH_CUDA[toolkit]
+    is_newest_known = nsys_version[:3] == max(WITH_CUDA.values())
+    if is_newest_known and cuda_version > max(WITH_CUDA):
+        return f"{_dotted(nsys_version)} came with CUDA {_dotted(toolkit)}; torch uses {cuda}"
     if nsys_version[:3] >= needed:
         return None
     age = f"{_dotted(nsys_version)} is older than {_dotted(needed)}"
