@@ -116,6 +116,18 @@ def test_numbers_on_the_page_are_those_of_the_recommendations(tmp_path: Path) ->
     assert "<code>raise num_workers</code> (more loader processes)" in page
 
 
+def test_a_gain_of_another_scenario_is_told_with_the_answer_of_the_one_that_lacks_it(tmp_path: Path) -> None:
+    one = vision_runs(100)
+    page = measured(tmp_path, one + vision_runs(180, devices=2), one + vision_runs(150, layout="nhwc"))
+    [first, second] = section(page, "overview").partition('class="questions"')[2].split("<li>")[1:]
+    told = "Try next, not run yet: 2 GPUs with layout: nhwc; measured on 1 GPU: layout: nhwc 1.50× as fast as"
+    assert told in first and "<code>layout: [nchw, nhwc]</code> under vary (not fixed) of scenario s0.</p>" in first
+    assert "not run yet" not in second
+    # The evidence of the scenario does not repeat it; the section of all choices has it among what to try.
+    assert "not run yet" not in page.partition('id="figures"')[2].partition('id="recommendations"')[0]
+    assert section(page, "recommendations").count("not run yet") == 1
+
+
 def test_what_all_runs_share_is_said_once_below_their_table(tmp_path: Path) -> None:
     rows = vision_runs(100, (1.0, 1.0)) + vision_runs(150, (1.0, 1.0), num_workers=8)
     runs = section(measured(tmp_path, rows), "runs")

@@ -73,6 +73,7 @@ class ScenarioSection:
     name: str
     question: str
     answers: list[str]
+    not_run: list[str]  # combinations of measured gains that were not run, as Markdown
     # Its jobs, each with its answers to further questions.
     jobs: list[tuple[JobAdvice, list[Answer]]]
     run_count: int
@@ -183,6 +184,7 @@ def _scenario_section(
         name=scenario.name,
         question=scenario.question,
         answers=answers,
+        not_run=[job.combination.sentence for job in jobs[:MOST_ANSWERS] if job.combination],
         jobs=[(job, _further_answers(job)) for job in jobs[:MOST_ANSWERS]],
         run_count=len(scenario.runs),
         outcomes=_lost_by_outcome(scenario.runs),
@@ -209,7 +211,9 @@ def _answers(answer: Answer, jobs: Sequence[JobAdvice]) -> list[str]:
 
 def _further_answers(job: JobAdvice) -> list[Answer]:
     """Return the answers on a job that are not among those to the question of its scenario."""
-    return [answer for answer in job.first_screen if answer.question not in (HOW_MANY, GREW, COSTS) and answer.is_known]
+    stated = job.combination.sentence if job.combination else None
+    further = [answer for answer in job.first_screen if answer.question not in (HOW_MANY, GREW, COSTS)]
+    return [answer for answer in further if answer.is_known and answer.sentence != stated]
 
 
 def _lost_by_outcome(runs: pd.DataFrame) -> dict[str, int]:

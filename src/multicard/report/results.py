@@ -10,7 +10,7 @@ import pandas as pd
 
 from multicard.answers.answer import Answer
 from multicard.answers.choice.advice import Recommendations
-from multicard.answers.choice.recommend import advise
+from multicard.answers.choice.recommend import advise, whole_of
 from multicard.answers.notes import notes
 from multicard.answers.scaling.headline import headline
 from multicard.config.read_run import read_run
@@ -106,26 +106,25 @@ def read_contents(folder: Path, plans: Mapping[str, ScenarioPlan]) -> ReportCont
     table is missing or does not parse, or a record is damaged.
     """
     scenarios: list[ScenarioContents] = []
-    results_of_scenarios: list[Results] = []
+    results_of_scenarios = {name: Results.read_scenario(folder / SCENARIOS / name) for name in plans}
+    results_of_all = Results.joined(list(results_of_scenarios.values()))
+    whole = whole_of(results_of_all)
     for name, plan in plans.items():
-        tables = folder / SCENARIOS / name
-        results = Results.read_scenario(tables)
-        results_of_scenarios.append(results)
+        results = results_of_scenarios[name]
         figures = [files for figure in plan.figures if (files := figure_files(folder, f"figures/{name}/{figure}"))]
         shows_profiled_window = any(load_drawing(figure.name).profiled for figure in figures)
         scenarios.append(
             ScenarioContents(
                 name=name,
                 question=plan.question,
-                runs=_text_table(tables / OUTCOME_TABLE, "run", "outcome", "reason", "wall_time_s"),
+                runs=_text_table(folder / SCENARIOS / name / OUTCOME_TABLE, "run", "outcome", "reason", "wall_time_s"),
                 figures=figures,
                 notes=notes(results, shows_profiled_window),
                 answer=headline(results),
                 results=results,
-                advice=advise(results) if results.runs else None,
+                advice=advise(results, whole) if results.runs else None,
             )
         )
-    results_of_all = Results.joined(results_of_scenarios)
     runs_of_all = dict.fromkeys(run for scenario in scenarios for run in scenario.runs["run"])
     claims, claim_tests = None, None
     if (folder / CLAIMS).exists():
@@ -136,7 +135,7 @@ def read_contents(folder: Path, plans: Mapping[str, ScenarioPlan]) -> ReportCont
         records=read_records(folder, runs_of_all),
         claims=claims,
         claim_tests=claim_tests,
-        advice=advise(results_of_all) if results_of_all.runs else None,
+        advice=advise(results_of_all, whole) if results_of_all.runs else None,
     )
 
 

@@ -16,6 +16,7 @@ from multicard.config.runs import Run
 from multicard.config.wording import statement
 from multicard.programs.machine import Machine
 from multicard.results.configuration import Configuration
+from multicard.runs.parameters import JobParameters
 
 # Changes of a parameter that state a direction instead of a value.
 HIGHER, LOWER, DIFFERENT = "higher", "lower", "different"
@@ -135,6 +136,7 @@ def options_against(
     bottleneck: Bottleneck,
     measured: Sequence[Configuration],
     facts: FactsByConfiguration | None = None,
+    told: Mapping[str, Any] | None = None,
 ) -> OptionsAgainst:
     """Return the options that may help a configuration, those to try and those that were measured.
 
@@ -143,11 +145,14 @@ def options_against(
     that are shown to gain in another configuration, those that were not measured, and those that a measurement
     elsewhere leaves open. Among each, options that change what the model learns from a sample come last.
 
-    `measured`: all configurations that ran. `facts`: how these train; None if that is not known of any.
+    `measured`: all configurations that ran. `facts`: how these train; None if that is not known of any. The option to
+    make the changes `told` is left out.
     """
     trials: list[_Trial] = []
     results: list[MeasuredOption] = []
     for option in options().parameters.get(bottleneck.name, []):
+        if option.changes == told:
+            continue
         parameters = _with_option(configuration, option)
         if parameters is None:
             continue
@@ -216,11 +221,16 @@ def _with_option(configuration: Configuration, option: TuningOption) -> Mapping[
         parameters = configuration.program.parameters.model_validate(kept | changed)
     except ValidationError:
         return None
-    run = Run("", parameters)
-    if run.unsupported_reason(EVERYTHING) is not None or run.config_error() is not None:
+    if not is_possible(parameters):
         return None
     following = {name: getattr(parameters, name) for name in implied - changed.keys()}
     return {**configuration.parameters, **changed, **following}
+
+
+def is_possible(parameters: JobParameters) -> bool:
+    """True if a run with these parameters is possible on some machine."""
+    run = Run("", parameters)
+    return run.unsupported_reason(EVERYTHING) is None and run.config_error() is None
 
 
 def _may_help(configuration: Configuration, option: TuningOption) -> bool:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from multicard.answers.answer import NO_THROUGHPUT, WHERE, Answer
+from multicard.answers.choice.combination import Combination
 
 # recommendations.md begins with the answers for at most this many jobs. The others follow only if it is verbose.
 MOST_JOBS = 2
@@ -57,6 +58,8 @@ class JobAdvice:
     grew: Answer | None = None
     # What to try first. Where this is fewer devices, what may make more of them worth it is told with it.
     first_trial: Answer | None = None
+    # The combination of two measured gains that was not run; None if there is none. It is among `others`, too.
+    combination: Combination | None = None
     tiles: list[Tile] = field(default_factory=list)
     table: WordTable = field(default_factory=lambda: WordTable([], []))  # a row for each choice
     # Each configuration without a completed run, with the outcomes of its runs.

@@ -31,6 +31,8 @@ class Kind(Enum):
 
     # As many devices as pay, which are fewer than were measured.
     DEVICES = auto()
+    # The fastest choice with a gain that was measured without it.
+    COMBINATION = auto()
     # The remedy of a cause that the record of a run names.
     CAUSE = auto()
     # Options against a part of the step, or against padding or a lack of memory.

@@ -74,7 +74,7 @@ class Choices:
         """Parameters in which choices of one family differ from each other, over all families."""
         names: dict[str, None] = {}
         for family in grouped(self.rows, lambda row: row.family).values():
-            names |= dict.fromkeys(_differing([row.configuration for row in family]))
+            names |= dict.fromkeys(self.differing([row.configuration for row in family]))
         return tuple(names)
 
     def recipe(self, row: Choice) -> str:
@@ -83,8 +83,15 @@ class Choices:
 
     def setting(self, configuration: Configuration) -> str:
         """Return the values in which a configuration differs from others of the job, besides `SCALE`, in words."""
-        names = [name for name in _differing(self.configurations) if name not in SCALE]
+        names = [name for name in self.differing(self.configurations) if name not in SCALE]
         return configuration.naming(names)
+
+    @staticmethod
+    def differing(configurations: Sequence[Configuration]) -> list[str]:
+        """Return the parameters outside of `NO_CHOICE` that have several values (`Program.varying`)."""
+        table = pd.DataFrame([configuration.parameters for configuration in configurations])
+        names = [name for name in configurations[0].parameters if name not in NO_CHOICE]
+        return configurations[0].program.varying(table, names)
 
     def on(self, devices: int) -> str:
         """Return a number of devices in words, such as "2 GPUs"."""
@@ -264,10 +271,3 @@ def _measured(candidates: Sequence[Configuration], baselines: Sequence[Configura
                 )
             )
     return rows
-
-
-def _differing(configurations: Sequence[Configuration]) -> list[str]:
-    """Return the parameters outside of `NO_CHOICE` that have several values (`Program.varying`)."""
-    table = pd.DataFrame([configuration.parameters for configuration in configurations])
-    names = [name for name in configurations[0].parameters if name not in NO_CHOICE]
-    return configurations[0].program.varying(table, names)

@@ -1,7 +1,8 @@
 """The bottlenecks of a job in words, with options against them, and what could change the answers for the job."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from multicard.answers.ablation import PartCost
 from multicard.answers.bottlenecks.bottlenecks import Bottleneck
@@ -29,6 +30,7 @@ def part_of(
     measured: Sequence[Configuration],
     cost: PartCost | None = None,
     facts: FactsByConfiguration | None = None,
+    told: Mapping[str, Any] | None = None,
 ) -> BottleneckAdvice:
     """Return a bottleneck in words, with the options against it that are to be tried, and those that were measured.
 
@@ -37,7 +39,8 @@ def part_of(
     excludes a gain of `WORTHWHILE`, there are none. If a cost is shown, the measured ratio is the gain. If one repeat
     or a wide interval leaves both open, the share of the step decides.
 
-    `measured`: all configurations that ran. `facts`: how these train; None if that is not known of any.
+    `measured`: all configurations that ran. `facts`: how these train; None if that is not known of any. `told`: changes
+    of parameters that are told elsewhere, so that the option to make them is left out.
     """
     gain, measured_words = bottleneck.gain, ""
     if cost is not None and cost.is_shown:
@@ -52,7 +55,7 @@ def part_of(
         bound = f"up to {gain:.2f}× as fast if it took no time"
     else:
         bound = ""
-    options = options_against(about, bottleneck, measured, facts)
+    options = options_against(about, bottleneck, measured, facts, told)
     return BottleneckAdvice(
         kind=bottleneck.name.capitalize(),
         evidence=bottleneck.evidence,

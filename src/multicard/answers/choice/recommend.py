@@ -5,7 +5,7 @@ Parameters have the names of the configuration file, so that a recommendation ca
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,6 +18,7 @@ from multicard.answers.choice.advice import BottleneckAdvice, JobAdvice, Recomme
 from multicard.answers.choice.answers import gains_by_changes, how_many, speedups, which_configuration
 from multicard.answers.choice.candidates import Candidate, Kind, against_exchange, candidates
 from multicard.answers.choice.choices import Choices, choices, outcomes_of
+from multicard.answers.choice.combination import Combination, combination
 from multicard.answers.choice.next_steps import caveats, part_of
 from multicard.answers.choice.overview import tiles, word_table
 from multicard.answers.choice.paying_devices import after_fewer_devices, fewer_devices
@@ -39,8 +40,27 @@ MOST_NEXT = 2
 MOST_COSTS = 4
 
 
-def advise(results: Results) -> Recommendations:
-    """Return the recommendations for all jobs. Some texts are from files, so templates have to escape them."""
+@dataclass(frozen=True)
+class Whole:
+    """What all scenarios have measured, for advice on one of them. Made by `whole_of`."""
+
+    configurations: Sequence[Configuration]
+    combinations: Sequence[Combination]
+
+
+def whole_of(results: Results) -> Whole:
+    """Return what results have measured. `results`: those of all scenarios."""
+    found = [combination(job) for job in choices(results)]
+    return Whole(results.configurations(), [combined for combined in found if combined is not None])
+
+
+def advise(results: Results, whole: Whole | None = None) -> Recommendations:
+    """Return the recommendations for all jobs. Some texts are from files, so templates have to escape them.
+
+    `whole`: what was measured by all scenarios, if `results` are those of one; options that another scenario has tried
+    are then shown with what they gained there.
+    """
+    whole = whole or whole_of(results)
     traces = trace_shares(results).to_dict("index")
     facts = facts_of(results)
     costs = ablation.costs(results)
@@ -56,6 +76,7 @@ def advise(results: Results) -> Recommendations:
                 name=f"{job.job}, on {place}" if place else job.job,
                 report=report_of(about, traces, words_of_parts(about, results)),
                 results=results,
+                whole=whole,
                 facts=facts,
                 costs=[cost for cost in costs if cost.configuration.key in keys],
             )
@@ -105,20 +126,26 @@ def _job_advice(
     name: str,
     report: BottleneckReport,
     results: Results,
+    whole: Whole,
     facts: FactsByConfiguration,
     costs: Sequence[PartCost],
 ) -> JobAdvice:
     """Return the advice for a job.
 
     `report`: bottlenecks of the configuration that advice on the step is about. `results`, `facts`: those of all jobs.
+    `whole`: what all scenarios have measured.
     `costs`: what parts of the step cost in configurations of this job.
     """
     about = report.configuration
-    measured, facts = results.configurations(), with_steps_of(about, facts, results)
+    measured, facts = whole.configurations, with_steps_of(about, facts, results)
+    keys = {configuration.key for configuration in job.configurations}
+    combined = next((combined for combined in whole.combinations if combined.fastest.key in keys), None)
+    # What the combination changes is told with it, not among other options.
+    told = combined.changes if combined is not None and combined.fastest.key == about.key else {}
     own_costs = {cost.part: cost for cost in costs if cost.configuration.key == about.key}
     report = replace(report, bottlenecks=ablation.with_hidden_parts(own_costs, report))
     parts = [
-        part_of(bottleneck, about, measured, own_costs.get(ABLATED.get(bottleneck.name, "")), facts)
+        part_of(bottleneck, about, measured, own_costs.get(ABLATED.get(bottleneck.name, "")), facts, told)
         for bottleneck in report.bottlenecks
     ]
     trials = candidates(report, parts, causes_of(about, results))
@@ -126,12 +153,17 @@ def _job_advice(
     if fewer is not None:
         exchange = [] if own_costs else against_exchange(report, measured, facts)
         trials = after_fewer_devices(job, fewer, about["devices"], trials, exchange)
+    if combined is not None:
+        # A measured gain comes before options that are only estimated.
+        first = 0 if fewer is None else 1
+        trials = [*trials[:first], Candidate(combined.sentence, Kind.COMBINATION), *trials[first:]]
+    most_trials = MOST_NEXT + (fewer is not None) + (combined is not None)
     doubts = caveats(job)
     grew = _growths(job, results, doubts)
     others = [
         *_cost_answers(costs),
         *_step_answer(job, report),
-        *[Answer(NEXT, candidate.sentence) for candidate in trials[: MOST_NEXT + (fewer is not None)]],
+        *[Answer(NEXT, candidate.sentence) for candidate in trials[:most_trials]],
         *_tried_answer(parts),
     ]
     if doubts:
@@ -143,6 +175,7 @@ def _job_advice(
         others=tuple(others),
         grew=next((replace(grown.answer, sentence=f"{grown.doubt}{grown.answer.sentence}") for grown in grew), None),
         first_trial=_first_trial(trials),
+        combination=combined,
         tiles=tiles(job, report, own_costs, "; ".join(doubts)),
         table=word_table(job),
         lost=[f"{configuration.words()}: {outcomes_of(configuration)}" for configuration in job.lost],
