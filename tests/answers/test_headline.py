@@ -32,6 +32,26 @@ def test_of_several_devices_it_is_the_speed_up_of_the_most_that_completed(tmp_pa
     assert (found.question, row["varied"], row["repeats"], found.figure) == (HOW_MANY, "devices", 3, "speedup")
 
 
+@pytest.mark.parametrize(
+    ("scaling", "batches", "said"),
+    [
+        ("weak", (16, 32), "weak scaling: each GPU has a batch of 16, so 2 compute 32 samples per step"),
+        ("strong", (16, 16), "strong scaling: 2 GPUs share a batch of 16 samples"),
+    ],
+)
+def test_a_speed_up_names_how_the_batch_grows(
+    tmp_path: Path, scaling: str, batches: tuple[int, int], said: str
+) -> None:
+    # Samples of a step are its seconds times the samples per second of all devices.
+    runs = [
+        vision_runs(
+            speed, ONCE, devices=devices, scaling=scaling, processed_samples_per_s=speed, iteration_time_s=batch / speed
+        )
+        for devices, speed, batch in ((1, 100.0, batches[0]), (2, 160.0, batches[1]))
+    ]
+    assert of(tmp_path, *runs).sentence == f"2 GPUs 1.60× as fast as 1 GPU (n=1), 80% efficient; {said}"
+
+
 def of_two_sizes(folder: Path, repeats: tuple[float, ...], *speeds: float) -> Answer:
     """The answer of two image sizes on one and on two GPUs, by the speeds of 224 on one and two, and of 512."""
     places = ((224, 1), (224, 2), (512, 1), (512, 2))

@@ -12,10 +12,10 @@ from multicard.answers.answer import HOW_LONG, HOW_MANY, WHICH, Answer
 from multicard.answers.doubt import REMEDY, undecided_words
 from multicard.answers.scaling.speedup import Speedup, implausible, speedups_of
 from multicard.answers.scaling.superlinear import superlinear_caveat
-from multicard.answers.scaling.work import STEP_TIME
+from multicard.answers.scaling.work import PROCESSED_SAMPLES, STEP_TIME, is_same_work, samples_per_device
 from multicard.config.figures import FIGURES
 from multicard.core.text import counted
-from multicard.core.units import SECONDS, percent, with_unit
+from multicard.core.units import SECONDS, number, percent, with_unit
 from multicard.core.values import Row
 from multicard.results.configuration import Block, Configuration
 from multicard.results.results import Results
@@ -93,6 +93,7 @@ def _gain_by_devices(configurations: Sequence[Configuration]) -> Answer | None:
     largest.sort(key=lambda gain: -gain.ratio.value)
     varied = _varied([gain.speedup.configuration for gain in largest])
     words = _gain_words(largest[0]) if len(largest) == 1 else _gains_words(largest, varied)
+    words = "; ".join(filter(None, [words, _scaling_words([gain.speedup for gain in largest])]))
     rows = tuple(
         _row("speedup", gain.ratio, ("devices", *varied), gain.speedup.configuration.naming(varied)) for gain in largest
     )
@@ -127,6 +128,32 @@ def _gains_words(gains: Sequence[_Gain], varied: tuple[str, ...]) -> str:
         ]
     )
     return f"on {_count(devices, device)}: {'; '.join(texts)}; {_which_gains_most(gains, names)}"
+
+
+def _scaling_words(speedups: Sequence[Speedup]) -> str:
+    """Return in words how a step grows with the devices, with its samples; empty unless all speed-ups agree in it."""
+    sizes = {(speedup.scaling, _samples_of_device(speedup.configuration)) for speedup in speedups}
+    [(scaling, samples), *others] = sizes
+    if others or samples is None or scaling not in ("weak", "strong"):
+        return ""
+    devices, device = _devices_and_kind(speedups[0])
+    of_step = number(devices * samples)
+    if scaling == "strong":
+        return f"strong scaling: {_count(devices, device)} share a batch of {of_step} samples"
+    word = ONE_DEVICE[device]
+    return (
+        f"weak scaling: each {word} has a batch of {number(samples)}, so {devices} compute {of_step} samples per step"
+    )
+
+
+def _samples_of_device(configuration: Configuration) -> float | None:
+    """Return the samples that a device computes in a step; None if samples were not counted."""
+    if not configuration.blocks(PROCESSED_SAMPLES):
+        return None
+    samples = samples_per_device(configuration)
+    # Measured rates are rounded, and the last batch of a pass may be smaller: such a mean is close to a whole number.
+    is_whole = samples is not None and is_same_work(samples, round(samples))
+    return round(samples) if samples is not None and is_whole else samples
 
 
 def _baseline_words(gains: Sequence[_Gain]) -> str:

@@ -13,6 +13,8 @@ from multicard.results.configuration import Configuration
 
 # The measure of how long a step takes.
 STEP_TIME = "iteration_time_s"
+# The measure of how many samples all ranks compute per second; one that several ranks compute counts for each.
+PROCESSED_SAMPLES = "processed_samples_per_s"
 # Two amounts of work count as the same if they differ by at most this share. A smaller last batch or texts of different
 # lengths may make such a difference.
 SAME_WORK = 0.05
@@ -44,7 +46,7 @@ def samples_per_device(configuration: Configuration) -> float | None:
     each repeat except for rounding, so the median over repeats is returned. None if no rate is known.
     """
     step_s = configuration.blocks(STEP_TIME)
-    for rate in ("processed_samples_per_s", configuration.rate):
+    for rate in (PROCESSED_SAMPLES, configuration.rate):
         rates = configuration.blocks(rate)
         samples = [rates[block] * step_s[block] for block in rates if block in step_s]
         if samples:
