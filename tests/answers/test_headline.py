@@ -2,11 +2,12 @@
 
 import json
 import math
+import re
 from pathlib import Path
 
 import pytest
 
-from factories import STEADY, Row, make_results, vision_runs
+from factories import STEADY, Row, make_results, tuning_runs, vision_runs
 from multicard.answers.answer import HOW_LONG, HOW_MANY, WHICH, Answer
 from multicard.answers.outputs import write_scenario
 from multicard.answers.scaling.headline import NO_SAMPLES, headline
@@ -50,6 +51,27 @@ def test_a_speed_up_names_how_the_batch_grows(
         for devices, speed, batch in ((1, 100.0, batches[0]), (2, 160.0, batches[1]))
     ]
     assert of(tmp_path, *runs).sentence == f"2 GPUs 1.60× as fast as 1 GPU (n=1), 80% efficient; {said}"
+
+
+def test_where_methods_are_compared_their_memory_follows_with_its_interval(tmp_path: Path) -> None:
+    sizes = (900 * 10**6, 1000 * 10**6, 1100 * 10**6)
+    lora = [row | {"peak_memory_bytes": size} for row, size in zip(tuning_runs(0.2), sizes, strict=True)]
+    full, dpo, qlora = (
+        [row | {"peak_memory_bytes": size} for row in tuning_runs(0.25, technique=technique)]
+        for technique, size in (("full", 2 * 10**9), ("dpo", 3 * 10**9), ("qlora", 10**9))
+    )
+    # The geometric means of 0.9, 1 and 1.1, and of three times 2.
+    memory = of(tmp_path / "a", full, lora).sentence.partition("; peak memory of a rank: ")[2]
+    assert re.fullmatch(r"full 2\.00 GB \(95% CI .*, n=3\), lora 997 MB \(95% CI .*, n=3\)", memory)
+    assert of(tmp_path / "b", full, dpo, qlora).sentence.endswith(
+        "; peak memory of a rank: full 2.00 GB, dpo 3.00 GB, qlora 1.00 GB"
+    )
+    assert "memory" not in of(tmp_path / "c", full, tuning_runs(0.2)).sentence
+
+
+def test_where_another_parameter_is_compared_memory_is_left_out(tmp_path: Path) -> None:
+    rows = [row | {"peak_memory_bytes": 10**9} for row in vision_runs(100) + vision_runs(125, layout="nhwc")]
+    assert "memory" not in of(tmp_path, rows).sentence
 
 
 def of_two_sizes(folder: Path, repeats: tuple[float, ...], *speeds: float) -> Answer:

@@ -10,6 +10,7 @@ from multicard.answers.ablation import cost_lines
 from multicard.answers.ablation import costs as costs_of_parts
 from multicard.answers.answer import HOW_LONG, HOW_MANY, WHICH, Answer
 from multicard.answers.doubt import REMEDY, undecided_words
+from multicard.answers.scaling.peak_memory import peak_memory_words
 from multicard.answers.scaling.speedup import Speedup, implausible, speedups_of
 from multicard.answers.scaling.superlinear import superlinear_caveat
 from multicard.answers.scaling.work import PROCESSED_SAMPLES, STEP_TIME, is_same_work, samples_per_device
@@ -47,14 +48,14 @@ def headline(results: Results) -> Answer:
     Of more configurations the speed of the fastest is divided by that of each other one; the p-values take into account
     that the same values picked the fastest. If there is nothing to compare, the answer is the time of a step.
 
-    What parts of the step cost follows, if there are runs without them.
+    The peak memory follows if methods are compared, then what parts of the step cost, if there are runs without them.
     """
     completed = [configuration for configuration in results.configurations() if configuration.completed]
     if not completed:
         return Answer(HOW_LONG, "no run completed")
     main = _main_answer(completed)
-    costs = cost_lines(costs_of_parts(results))
-    return replace(main, sentence="; ".join([main.sentence, *costs])) if costs else main
+    added = [words for words in (_memory_words(completed), *cost_lines(costs_of_parts(results))) if words]
+    return replace(main, sentence="; ".join([main.sentence, *added]))
 
 
 def _main_answer(completed: Sequence[Configuration]) -> Answer:
@@ -63,6 +64,14 @@ def _main_answer(completed: Sequence[Configuration]) -> Answer:
         if gain is not None:
             return gain
     return _comparison(completed)
+
+
+def _memory_words(completed: Sequence[Configuration]) -> str:
+    """Return the peak memory of configurations on the most devices, if their methods differ; else an empty text."""
+    most = max(configuration["devices"] for configuration in completed)
+    compared = [configuration for configuration in completed if configuration["devices"] == most]
+    varied = _varied(compared)
+    return peak_memory_words(compared, completed, lambda configuration: _name(configuration, varied))
 
 
 class _Gain(NamedTuple):
