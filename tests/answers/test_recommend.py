@@ -20,7 +20,7 @@ from factories import (
     with_provenance,
     write_results,
 )
-from multicard.answers.answer import HOW_MANY, WHICH
+from multicard.answers.answer import HOW_MANY, HOW_SURE, WHICH
 from multicard.answers.choice.answers import standing
 from multicard.answers.choice.choice import Choice
 from multicard.answers.choice.choices import as_table, choices
@@ -77,7 +77,8 @@ def test_what_never_completed_is_named_with_its_reason(tmp_path: Path) -> None:
     # Of two GPUs a repeat is lost.
     doubts = "; disturbed in 3 of 5 runs; 3 runs of 1 configuration never completed"
     # The repeats scatter by 0.1%, so that 2% is 20 standard deviations.
-    repeats = "2 to 3 repeats of each configuration, 2 would show a difference of 2% (scatter 0.1%)"
+    small = "a difference of 2% would show (2 to 3 repeats of each configuration, scatter 0.1%)"
+    repeats = f"the only comparison is decided; {small}"
     assert f"How sure: {repeats}{doubts}" in recommendations(evidence).replace("\n  ", " ")
     table = as_table(choices(evidence)).set_index("devices")
     assert table.loc[4, ["lost", "repeats"]].tolist() == [why, 0] and table["speedup"].isna().tolist() == [0, 0, 1]
@@ -305,9 +306,24 @@ def test_an_answer_has_the_numbers_that_its_sentence_rests_on(tmp_path: Path) ->
     assert (row["speedup"], row["efficiency"]) == (pytest.approx(1.8, rel=1e-3), pytest.approx(0.9, rel=1e-3))
     assert row["speedup_low"] < row["speedup"] < row["speedup_high"]
     # The repeats scatter by 0.1%, so that 2% is 20 standard deviations.
-    needed = "2 would show a difference of 2% (scatter 0.1%)"
-    assert how_many.caveats == (f"3 repeats of each configuration, {needed}",)
+    needed = "a difference of 2% would show (3 repeats of each configuration, scatter 0.1%)"
+    assert how_many.caveats == ("the only comparison is decided", needed)
     assert how_many.table()["devices"].tolist() == [2]
+
+
+def test_how_sure_begins_with_what_is_decided_and_the_repeats_that_would_decide(tmp_path: Path) -> None:
+    def sure(name: str, *rows: list[Row]) -> str:
+        [job] = advise(make_results(tmp_path / name, [row for runs in rows for row in runs])).jobs
+        return next(answer.sentence for answer in job.others if answer.question == HOW_SURE)
+
+    one, two = strong_scaling_runs(1, 100), strong_scaling_runs(2, 180)
+    assert sure("a", one, two, strong_scaling_runs(1, 50, layout="nhwc")).startswith("both comparisons are decided; ")
+    scattered = strong_scaling_runs(1, 99, OTHERWISE, layout="nhwc")
+    words = sure("b", one, two, scattered)
+    assert words.startswith("1 of 2 comparisons is not decided; a difference of 2% would take ")
+    assert " repeats to decide (now 3 repeats of each configuration, scatter " in words
+    once = strong_scaling_runs(1, 100, (1.0,)), strong_scaling_runs(2, 180, (1.0,))
+    assert sure("c", *once) == "the only comparison is not decided; 1 repeat of each configuration"
 
 
 def test_without_throughput_advice_is_about_the_most_devices(tmp_path: Path) -> None:

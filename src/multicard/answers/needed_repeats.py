@@ -7,6 +7,8 @@ from multicard.core.units import percent
 from multicard.stats.pool import Pool
 from multicard.stats.power import MOST_REPEATS, repeats_to_show
 
+SMALL = percent(WORTHWHILE - 1, decimals=0)  # the difference that repeats are to show
+
 
 @dataclass(frozen=True)
 class NeededRepeats:
@@ -24,8 +26,27 @@ class NeededRepeats:
         '8 would show a difference of 2% (scatter 1.3%)'
         """
         count = f"more than {MOST_REPEATS}" if self.repeats is None else str(self.repeats)
-        scatter = percent(self.scatter, decimals=1)
-        return f"{count} would show a difference of {percent(WORTHWHILE - 1, decimals=0)} (scatter {scatter})"
+        return f"{count} would show a difference of {SMALL} ({self._scatter_words})"
+
+    def words_with(self, measured: int, measured_words: str) -> str:
+        """Return whether the measured repeats show a small difference, or how many would, then the numbers.
+
+        `measured`: the least number of repeats of a configuration; `measured_words`: all of them in words.
+
+        >>> NeededRepeats(0.035, 52).words_with(3, "3 repeats of each")
+        'a difference of 2% would take 52 repeats to decide (now 3 repeats of each, scatter 3.5%)'
+        >>> NeededRepeats(0.001, 2).words_with(3, "3 repeats of each")
+        'a difference of 2% would show (3 repeats of each, scatter 0.1%)'
+        """
+        if self.repeats is not None and self.repeats <= measured:
+            return f"a difference of {SMALL} would show ({measured_words}, {self._scatter_words})"
+        count = f"more than {MOST_REPEATS}" if self.repeats is None else str(self.repeats)
+        numbers = f"now {measured_words}, {self._scatter_words}"
+        return f"a difference of {SMALL} would take {count} repeats to decide ({numbers})"
+
+    @property
+    def _scatter_words(self) -> str:
+        return f"scatter {percent(self.scatter, decimals=1)}"
 
 
 def needed_repeats(pool: Pool, samples: int) -> NeededRepeats | None:

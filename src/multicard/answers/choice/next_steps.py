@@ -18,6 +18,7 @@ from multicard.answers.scaling.superlinear import superlinear_caveat
 from multicard.core.text import counted
 from multicard.results.configuration import Configuration, MeasuredRun
 from multicard.results.notices import NOTICES, notices_by_subject
+from multicard.stats.interval import verdict
 from multicard.stats.pool import Pool
 
 # The caveats of a job name at most this many notices.
@@ -70,13 +71,14 @@ def part_of(
 def caveats(job: Choices) -> tuple[str, ...]:
     """Return what could change the answers for a job; empty if no run completed.
 
-    That is which speed-ups are more than ideal, how many repeats there are, the most frequent notices about the runs,
-    and how many runs never completed.
+    That is whether the comparisons are decided, how many repeats would show a small difference, which speed-ups are more
+    than ideal, the most frequent notices about the runs, and how many runs never completed.
     """
     runs = [run for configuration in job.configurations for run in configuration.completed]
     if not runs:
         return ()
-    texts = [_repeats_words(job), *superlinear_caveats(job), *_notices_words(runs)]
+    sure = [words for words in (_comparisons_words(job), _repeats_words(job)) if words]
+    texts = [*sure, *superlinear_caveats(job), *_notices_words(runs)]
     lost_runs = sum(len(configuration.runs) for configuration in job.lost)
     if lost_runs:
         texts.append(f"{counted(lost_runs, 'run')} of {counted(len(job.lost), 'configuration')} never completed")
@@ -90,13 +92,31 @@ def superlinear_caveats(job: Choices) -> list[str]:
     return [caveat for speedup in of_job if (caveat := superlinear_caveat(speedup)) is not None]
 
 
+def _comparisons_words(job: Choices) -> str:
+    """Return in words whether all comparisons that the answers make are decided; empty without any."""
+    ratios = [speedup.ratio for speedup in speedups(job)]
+    ratios += [row.ratio for row in job.rows if row.ratio is not None]
+    ratios += [row.gain.ratio for row in job.rows if row.gain is not None]
+    undecided = sum(verdict(ratio) in ("none", "unknown") for ratio in ratios)
+    if not ratios:
+        return ""
+    if len(ratios) == 1:
+        return "the only comparison is not decided" if undecided else "the only comparison is decided"
+    if undecided:
+        return f"{undecided} of {len(ratios)} comparisons {'is' if undecided == 1 else 'are'} not decided"
+    return "both comparisons are decided" if len(ratios) == 2 else f"all {len(ratios)} comparisons are decided"
+
+
 def _repeats_words(job: Choices) -> str:
+    """Return in words how many repeats a small difference takes, and how many there are."""
     counts = sorted({len(configuration.completed) for configuration in job.configurations})
     repeats = f"{counts[0]} to {counts[-1]} repeats" if len(counts) > 1 else counted(counts[0], "repeat")
     if len(job.configurations) == 1:
         return repeats
     needed = needed_repeats(_pool_of_rates(job.configurations), len(job.configurations))
-    return f"{repeats} of each configuration{f', {needed.words()}' if needed else ''}"
+    if needed is None:
+        return f"{repeats} of each configuration"
+    return needed.words_with(counts[0], f"{repeats} of each configuration")
 
 
 def _pool_of_rates(configurations: Sequence[Configuration]) -> Pool:
