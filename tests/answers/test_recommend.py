@@ -326,6 +326,16 @@ def test_how_sure_begins_with_what_is_decided_and_the_repeats_that_would_decide(
     assert sure("c", *once) == "the only comparison is not decided; 1 repeat of each configuration"
 
 
+def test_a_profiled_window_in_doubt_is_told_with_what_it_affects_and_what_helps(tmp_path: Path) -> None:
+    rows = strong_scaling_runs(1, 100) + strong_scaling_runs(2, 180)
+    rows[0]["profiler_overhead"], rows[4]["profiler_overhead"] = -0.13, -0.21
+    [job] = advise(make_results(tmp_path, rows)).jobs
+    assert job.others[-1].sentence.endswith(
+        "profiled window unlike the measured one in 2 of 6 runs (e.g. steps 13% shorter): "
+        "step times and speed-ups hold, but how the trace divides a step may be off by as much; raise profiled_steps"
+    )
+
+
 def test_without_throughput_advice_is_about_the_most_devices(tmp_path: Path) -> None:
     script = {"workload": "script", "command": ["train.py"], "folder": ".", "device": "cpu", "iteration_time_s": 0.1}
     rows = [script | {"devices": devices, "measured_steps": 50, "other_share": 0.6} for devices in (1, 4, 2)]

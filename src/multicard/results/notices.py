@@ -184,5 +184,7 @@ NOTICES: dict[str, Callable[[KnownValues], str | None]] = {
 REMEDIES: dict[str, str] = {
     DISTURBED: "stop other processes there, and measure again or with more repeats",
     NOT_STATIONARY: "a longer warm-up (warmup_steps) or more steps may help",
-    WINDOW_DIFFERS: "numbers from the trace may not hold for the measured steps; raise profiled_steps",
+    WINDOW_DIFFERS: (
+        "step times and speed-ups hold, but how the trace divides a step may be off by as much; raise profiled_steps"
+    ),
 }

@@ -1,6 +1,5 @@
 """The bottlenecks of a job in words, with options against them, and what could change the answers for the job."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,7 +16,7 @@ from multicard.answers.scaling.speedup import speedups_of
 from multicard.answers.scaling.superlinear import superlinear_caveat
 from multicard.core.text import counted
 from multicard.results.configuration import Configuration, MeasuredRun
-from multicard.results.notices import NOTICES, notices_by_subject
+from multicard.results.notices import NOTICES, REMEDIES, WINDOW_DIFFERS, notices_by_subject
 from multicard.stats.interval import verdict
 from multicard.stats.pool import Pool
 
@@ -71,8 +70,8 @@ def part_of(
 def caveats(job: Choices) -> tuple[str, ...]:
     """Return what could change the answers for a job; empty if no run completed.
 
-    That is whether the comparisons are decided, how many repeats would show a small difference, which speed-ups are more
-    than ideal, the most frequent notices about the runs, and how many runs never completed.
+    That is whether the comparisons are decided, how many repeats would show a small difference, which speed-ups are
+    more than ideal, the most frequent notices about the runs, and how many runs never completed.
     """
     runs = [run for configuration in job.configurations for run in configuration.completed]
     if not runs:
@@ -126,6 +125,23 @@ def _pool_of_rates(configurations: Sequence[Configuration]) -> Pool:
 
 def _notices_words(runs: Sequence[MeasuredRun]) -> list[str]:
     """Return the most frequent notices about some runs, each with the number of runs that have it."""
-    counts = Counter(notice for run in runs for notice in notices_by_subject(run.values))
-    by_frequency = sorted(counts, key=lambda notice: (-counts[notice], list(NOTICES).index(notice)))
-    return [f"{notice} in {counts[notice]} of {counted(len(runs), 'run')}" for notice in by_frequency[:MOST_NOTICES]]
+    texts_by_notice: dict[str, list[str]] = {}
+    for run in runs:
+        for notice, text in notices_by_subject(run.values).items():
+            texts_by_notice.setdefault(notice, []).append(text)
+    by_frequency = sorted(
+        texts_by_notice, key=lambda notice: (-len(texts_by_notice[notice]), list(NOTICES).index(notice))
+    )
+    return [_notice_words(notice, texts_by_notice[notice], len(runs)) for notice in by_frequency[:MOST_NOTICES]]
+
+
+def _notice_words(notice: str, texts: Sequence[str], run_count: int) -> str:
+    """Return a notice with the number of runs that have it; of a profiled window also what it means, and what helps.
+
+    `texts`: the notice's text for each run that has it.
+    """
+    words = f"{notice} in {len(texts)} of {counted(run_count, 'run')}"
+    if notice != WINDOW_DIFFERS:
+        return words
+    example = texts[0] if len(set(texts)) == 1 else f"e.g. {texts[0]}"
+    return f"{words} ({example}): {REMEDIES[notice]}"
