@@ -153,7 +153,7 @@ def test_precision_and_batch_are_never_traded_silently(tmp_path: Path) -> None:
     for name, rows_of, title in (("same", [], "measured"), ("other", [600], "of the same training")):
         faster = [row for rate in rows_of for row in strong_scaling_runs(4, rate, precision="bf16")]
         found = advise(make_results(tmp_path / name, scaled_runs() + faster))
-        assert found.jobs[0].tiles[0].title == f"Fastest {title}"
+        assert found.jobs[0].tiles[0].title == f"Fastest {title}: 4 GPUs"
     [job] = choices(evidence)
     assert not any(each.is_worse for each in job.rows)  # none is slower than one that learns otherwise
     first, second = best_of(
@@ -334,6 +334,21 @@ def test_a_profiled_window_in_doubt_is_told_with_what_it_affects_and_what_helps(
         "profiled window unlike the measured one in 2 of 6 runs (e.g. steps 13% shorter): "
         "step times and speed-ups hold, but how the trace divides a step may be off by as much; raise profiled_steps"
     )
+
+
+def test_the_tile_of_the_fastest_names_its_baseline_and_how_much_faster_it_is(tmp_path: Path) -> None:
+    def tile(name: str, *runs: list[Row]) -> tuple[str, ...]:
+        return advise(make_results(tmp_path / name, [row for rows in runs for row in rows])).jobs[0].tiles[0]
+
+    one, two = strong_scaling_runs(1, 100, strategy="single"), strong_scaling_runs(2, 180)
+    title, value, notes = tile("devices", one, two)
+    assert (title, value) == ("Fastest measured: 2 GPUs", "1.800× as fast")
+    assert notes.startswith("as 1 GPU with strategy: single (95% CI 1.79")
+    assert notes.endswith("n=3; 90% efficient); 180 images per second")
+    title, value, notes = tile("layouts", strong_scaling_runs(1, 100), strong_scaling_runs(1, 150, layout="nhwc"))
+    assert (title, value) == ("Fastest measured", "1 GPU")
+    assert notes.startswith("layout: nhwc, 1.50× as fast as layout: nchw (95% CI 1.49 to 1.51, n=3)")
+    assert tile("alone", strong_scaling_runs(1, 100)) == ("Fastest measured", "1 GPU", "100 images per second")
 
 
 def test_without_throughput_advice_is_about_the_most_devices(tmp_path: Path) -> None:

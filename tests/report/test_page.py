@@ -89,11 +89,11 @@ def test_the_first_screen_says_how_much_faster_where_the_step_goes_and_how_sure_
     overview = section(measured(tmp_path, alone, ones), "overview")
     tiles = re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd><dd class=\"more\">(.*?)</dd>", overview)
     assert [(title, value) for title, value, _ in tiles] == [
-        ("Fastest measured", "4 GPUs"), ("Speed-up of 4 GPUs over 1", "2.500×"),
+        ("Fastest measured: 4 GPUs", "2.500× as fast"),
         ("Largest part of the step", "90% compute or communication"), ("Is the speed-up shown?", "Yes"),
     ]  # fmt: skip
-    assert re.match(r"95% CI 2\.49\d to 2\.50\d, n=3; 62% efficient", tiles[1][2])
-    assert "disturbed in 3 of" in tiles[3][2]
+    assert re.match(r"as 1 GPU \(95% CI 2\.49\d to 2\.50\d, n=3; 62% efficient\); 250 images per second", tiles[0][2])
+    assert "disturbed in 3 of" in tiles[2][2]
     # Under each question is its answer.
     answers = re.findall(r"<li><a href=\"#scenario-(\d)\">.*?</a>\s*<p>(.*?)</p>", overview)
     assert [number for number, _ in answers] == ["1", "2"]

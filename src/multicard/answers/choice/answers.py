@@ -220,6 +220,15 @@ def _speedup_result(job: Choices, speedup: ChosenSpeedup) -> Result:
     return Result(f"{devices}: {times_as_fast}", ", ".join(note for note in notes if note))
 
 
+def nearest_rival(job: Choices, fastest: Choice) -> Choice | None:
+    """Return the choice of the family of `fastest` that comes nearest to it; None if it is the only one.
+
+    Rivals that are not shown to be slower count as nearer than those that are. Among them the speed decides.
+    """
+    by_distance = {(row.is_worse, abs(row.ratio.value - 1)): row for row in _rivals(job, fastest) if row.ratio}
+    return by_distance[min(by_distance)] if by_distance else None
+
+
 def _rivals(job: Choices, fastest: Choice) -> list[Choice]:
     """Return the choices of the family of `fastest` that are compared with the fastest one."""
     family = [row for row in job.rows if row.devices == fastest.devices and row.changes == fastest.changes]
@@ -237,16 +246,11 @@ def _family_row(job: Choices, row: Choice) -> Row:
 
 
 def _fastest_words(job: Choices, fastest: Choice, rivals: Sequence[Choice]) -> str:
-    """Return in words which choice of a family is the fastest, and which of its rivals is nearest to it.
-
-    Rivals that are not shown to be slower count as nearer than those that are. Among them the speed decides.
-    """
-
-    def distance(rival: tuple[Choice, Interval]) -> tuple[bool, float]:
-        row, ratio = rival
-        return row.is_worse, abs(ratio.value - 1)
-
-    nearest, ratio = min([(row, row.ratio) for row in rivals if row.ratio is not None], key=distance)
+    """Return in words which choice of a family is the fastest, and which of its rivals is nearest to it."""
+    nearest = nearest_rival(job, fastest)
+    if nearest is None or nearest.ratio is None:
+        return ""
+    ratio = nearest.ratio
     family = job.on(fastest.devices)
     if fastest.changes:
         family += f" ({words_of(fastest.changes)})"

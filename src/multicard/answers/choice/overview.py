@@ -6,11 +6,12 @@ from multicard.answers import ablation
 from multicard.answers.ablation import PartCost
 from multicard.answers.bottlenecks.bottlenecks import BottleneckReport
 from multicard.answers.choice.advice import Tile, WordTable
-from multicard.answers.choice.answers import ChosenSpeedup, best_of_words, speedups, standing
+from multicard.answers.choice.answers import FASTER, ChosenSpeedup, best_of_words, nearest_rival, speedups, standing
 from multicard.answers.choice.choice import Choice
 from multicard.answers.choice.choices import Choices
 from multicard.answers.choice.learning import words_of
-from multicard.answers.scaling.speedup import implausible
+from multicard.answers.doubt import undecided_words
+from multicard.answers.scaling.speedup import implausible, speedups_of
 from multicard.core.text import counted, plural
 from multicard.core.units import BYTES, UNKNOWN, number, percent, with_unit
 from multicard.stats.interval import verdict
@@ -22,20 +23,22 @@ SURE = {"more": "Yes", "less": "No: slower", "none": "Inconclusive", "unknown": 
 def tiles(job: Choices, report: BottleneckReport, costs: Mapping[str, PartCost], doubt: str) -> list[Tile]:
     """Return the numbers that sum up a job: its fastest choice, a speed-up, the largest part of the step, how sure.
 
-    Speed-up and step are those of the configuration that `report` is about. Either is left out if it is not known. The
-    last tile says whether the speed-up is shown, or without one the number of repeats. It is followed by `doubt`, what
-    could change the answers. `costs`: what parts of the step were measured to cost in that configuration, by the value
-    of `ablate`. There are no tiles for a job without choices.
+    Speed-up and step are those of the configuration that `report` is about. Either is left out if it is not known; the
+    speed-up also if the fastest choice is that configuration, because its tile states it. The last tile says whether
+    the speed-up is shown, or without one the number of repeats. It is followed by `doubt`, what could change the
+    answers. `costs`: what parts of the step were measured to cost in that configuration, by the value of `ablate`.
+    There are no tiles for a job without choices.
     """
     fastest = job.fastest
     if fastest is None:
         return []
-    shown = [_fastest_tile(job, fastest)]
-    title, sure = "Repeats", counted(fastest.rate.repeats, "repeat")
     speedup_of_configuration = {speedup.choice.key: speedup for speedup in speedups(job)}
+    shown = [_fastest_tile(job, fastest, speedup_of_configuration.get(fastest.key))]
+    title, sure = "Repeats", counted(fastest.rate.repeats, "repeat")
     speedup = speedup_of_configuration.get(report.configuration.key)
     if speedup is not None:
-        shown.append(_speedup_tile(job, speedup))
+        if report.configuration.key != fastest.key:
+            shown.append(_speedup_tile(job, speedup))
         title, sure = "Is the speed-up shown?", SURE[verdict(speedup.ratio)]
     step = _step_tile(job, report, costs)
     if step is not None:
@@ -43,22 +46,53 @@ def tiles(job: Choices, report: BottleneckReport, costs: Mapping[str, PartCost],
     return [*shown, Tile(title, sure, doubt)]
 
 
-def _fastest_tile(job: Choices, fastest: Choice) -> Tile:
+def _fastest_tile(job: Choices, fastest: Choice, speedup: ChosenSpeedup | None) -> Tile:
+    """Return the fastest choice, and how many times as fast as its baseline it is.
+
+    The baseline is that of its `speedup`; without one, the choice of the same training and devices that is nearest to
+    it. If neither exists, nothing is compared.
+    """
     highest_rate = max(row.rate.value for row in job.rows)
     is_fastest_of_all = fastest.rate.value == highest_rate
     title = "Fastest measured" if is_fastest_of_all else "Fastest of the same training"
     rate = f"{number(fastest.rate.value)} {plural(2, job.unit)} per second"
-    return Tile(title, job.on(fastest.devices), _joined(job.recipe(fastest), rate))
+    recipe = job.recipe(fastest)
+    if speedup is not None:
+        value = f"{speedup.ratio.texts()[0]}× as fast"
+        notes = _joined(f"as {_baseline_words(job, fastest)} ({_speedup_notes(job, speedup)})", recipe, rate)
+        return Tile(f"{title}: {job.on(fastest.devices)}", value, notes)
+    nearest = nearest_rival(job, fastest)
+    if nearest is None or nearest.ratio is None:
+        return Tile(title, job.on(fastest.devices), _joined(recipe, rate))
+    other = job.recipe(nearest)
+    ratio = nearest.ratio.map(lambda times: 1 / times)
+    compared = undecided_words(recipe, other, ratio) or f"{recipe}, {ratio.format(unit=f'{FASTER} as {other}')}"
+    return Tile(title, job.on(fastest.devices), _joined(compared, rate))
+
+
+def _baseline_words(job: Choices, choice: Choice) -> str:
+    """Return the baseline of a choice's speed-up in words, with its method where that is not the choice's own."""
+    method = choice.configuration.program.method
+    of_job = speedups_of(job.configurations)
+    baseline = next(speedup.baseline for speedup in of_job if speedup.configuration.key == choice.key)
+    words = job.on(1)
+    if baseline is None or baseline[method] == choice.configuration[method]:
+        return words
+    return f"{words} with {baseline.naming((method,))}"
 
 
 def _speedup_tile(job: Choices, speedup: ChosenSpeedup) -> Tile:
+    title = f"Speed-up of {job.on(speedup.choice.devices)} over 1"
+    return Tile(title, f"{speedup.ratio.texts()[0]}×", _speedup_notes(job, speedup))
+
+
+def _speedup_notes(job: Choices, speedup: ChosenSpeedup) -> str:
+    """Return the interval of a speed-up, among how many it is the best, and its efficiency."""
     devices = speedup.choice.devices
     ratio = speedup.ratio
-    value, details = ratio.texts()
+    _, details = ratio.texts()
     efficiency = f"{percent(ratio.value / devices)} efficient"
-    doubt = implausible(ratio.value, devices)
-    notes = _joined(details, best_of_words(job, devices), doubt or efficiency)
-    return Tile(f"Speed-up of {job.on(devices)} over 1", f"{value}×", notes)
+    return _joined(details, best_of_words(job, devices), implausible(ratio.value, devices) or efficiency)
 
 
 def _joined(*notes: str) -> str:
