@@ -1,15 +1,21 @@
 """The report as a reader has it: opened in a real Chromium, from a file."""
 
+import json
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from made import HOSTILE, PLANS, QUESTION, REASON, RUNS, judged, results
 
 from browser import CHROMIUM, Browser, browser
 from factories import vision_runs, write_results
+from multicard.answers.bottlenecks.options import DIFFERENT, HIGHER, LOWER, TuningOption, options
+from multicard.config.load import read_experiment
 from multicard.figures.draw import draw, save
+from multicard.programs import PROGRAMS
+from multicard.programs.program import Program
 from multicard.report.page import write_report
 from multicard.report.results import ScenarioPlan
 from multicard.results.results import Results
@@ -184,6 +190,48 @@ def test_a_button_copies_each_setting_to_try(chromium: Browser, tmp_path: Path) 
     chromium.run("document.querySelector('.copy').click()")
     assert chromium.run("window.copied") == settings[0]
     chromium.wait("document.querySelector('.copy').textContent === 'Copied'")
+
+
+def _has_parameters(program: Program[Any], option: TuningOption) -> bool:
+    return option.changes.keys() <= program.parameters.model_fields.keys()
+
+
+FILE = """
+datasets:
+  digits: {{source: digits}}
+  instructions: {{source: shipped-text, texts: instructions}}
+models:
+  tiny: {{architecture: tiny}}
+scenarios:
+  pasted:
+    question: Is it faster?
+    fixed:
+      workload: {workload}
+      device: {device}
+{fixed}
+    vary:
+      devices: [1, 2]
+    figures: [iteration_time]
+"""
+
+
+def test_what_is_copied_is_a_valid_part_of_a_configuration(opened: Browser, tmp_path: Path) -> None:
+    file = tmp_path / "pasted.yaml"
+    copied = []
+    for option in [option for against in options().parameters.values() for option in against]:
+        text = opened.run(f"pasteable({json.dumps(option.name)})")
+        if set(option.changes.values()) & {HIGHER, LOWER, DIFFERENT}:
+            assert text is None
+            continue
+        programs = [name for name, program in PROGRAMS.items() if _has_parameters(program, option)]
+        lines = "\n".join(f"      {line}" for line in text.splitlines())
+        file.write_text(FILE.format(workload=programs[0], device=option.device or "cuda", fixed=lines))
+        [scenario] = read_experiment(file, outside=False).scenarios.values()
+        assert option.changes.items() <= scenario.fixed.stated().items()
+        copied.append(text)
+    assert "pin_memory: true\nnon_blocking: true" in copied and 'tf32: "on"' in copied
+    assert opened.run("pasteable('layout: [nchw, nhwc]')") == "layout: [nchw, nhwc]"
+    assert opened.run("pasteable('pin_memory: true, raise num_workers')") is None
 
 
 def test_ticked_configurations_stand_side_by_side(opened: Browser) -> None:

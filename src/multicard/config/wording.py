@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any
 
+from multicard.config.strict_yaml import SWITCH
 from multicard.core.text import without_names
 from multicard.programs import PROGRAMS
 from multicard.runs.parameters import ANY, ARGS_PREFIX, JobParameters, Words, parameter_words
@@ -80,11 +81,15 @@ def statements(parameters: Mapping[str, Any], names: Iterable[str]) -> str:
 def stated_value(value: Any) -> str:
     """Return a value as a configuration file states it.
 
-    >>> stated_value(None), stated_value(False), stated_value(32)
-    ('null', 'false', '32')
+    Text that YAML 1.1 reads as a truth value is quoted, because a configuration file with it unquoted is refused.
+
+    >>> stated_value(None), stated_value(False), stated_value(32), stated_value("on")
+    ('null', 'false', '32', '"on"')
     """
     if value is None:
         return "null"
+    if isinstance(value, str) and SWITCH.fullmatch(value):
+        return f'"{value}"'
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -139,21 +139,24 @@ function makeComparison(box) {
   box.hidden = false;
 }
 
-// True for what a configuration file or a shell takes as it stands: `compile: true`, but not `raise batch_size`.
-function canBePasted(text) {
-  return /^[\w.-]+: \S/.test(text) || text.startsWith("multicard ");
+// What a shell or a configuration file takes as it stands: a command, or a line for each setting of `pin_memory: true,
+// non_blocking: true`. Null for words such as `raise batch_size`, and for settings beside such words.
+function pasteable(text) {
+  if (text.startsWith("multicard ")) return text;
+  const lines = text.split(/, (?=[\w.-]+: )/);
+  return lines.every((line) => /^[\w.-]+: (\[[^\]]+\]|[^[,→]+)$/.test(line)) ? lines.join("\n") : null;
 }
 
-function addCopyButton(code) {
+function addCopyButton(code, copied) {
   const button = document.createElement("button");
   button.type = "button";
   button.className = "copy";
   button.textContent = "Copy";
-  button.title = `Copy ${code.textContent}`;
+  button.title = `Copy ${copied}`;
   button.ariaLive = "polite";
   button.addEventListener("click", async () => {
     try {
-      await navigator.clipboard.writeText(code.textContent);
+      await navigator.clipboard.writeText(copied);
       button.textContent = "Copied";
     } catch {
       // Browsers give no clipboard to a page from a server without encryption: the reader copies what is selected.
@@ -192,7 +195,8 @@ function makeMarksReachable(picture) {
 }
 
 for (const code of document.querySelectorAll(".try code")) {
-  if (canBePasted(code.textContent)) addCopyButton(code);
+  const copied = pasteable(code.textContent);
+  if (copied !== null) addCopyButton(code, copied);
 }
 for (const table of document.querySelectorAll("table.numbers")) makeSortable(table);
 for (const box of document.querySelectorAll(".comparison")) makeComparison(box);
