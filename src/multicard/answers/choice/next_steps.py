@@ -16,7 +16,7 @@ from multicard.answers.scaling.speedup import speedups_of
 from multicard.answers.scaling.superlinear import superlinear_caveat
 from multicard.core.text import counted
 from multicard.results.configuration import Configuration, MeasuredRun
-from multicard.results.notices import NOTICES, REMEDIES, WINDOW_DIFFERS, notices_by_subject
+from multicard.results.notices import NOTICES, PROFILED, REMEDIES, WINDOW_DIFFERS, notices_by_subject
 from multicard.stats.interval import verdict
 from multicard.stats.pool import Pool
 
@@ -67,17 +67,18 @@ def part_of(
     )
 
 
-def caveats(job: Choices) -> tuple[str, ...]:
+def caveats(job: Choices, profiled: bool = True) -> tuple[str, ...]:
     """Return what could change the answers for a job; empty if no run completed.
 
     That is whether the comparisons are decided, how many repeats would show a small difference, which speed-ups are
-    more than ideal, the most frequent notices about the runs, and how many runs never completed.
+    more than ideal, the most frequent notices about the runs, and how many runs never completed. `profiled`: False to
+    leave out notices about the profiled window, which say nothing about speed.
     """
     runs = [run for configuration in job.configurations for run in configuration.completed]
     if not runs:
         return ()
     sure = [words for words in (_comparisons_words(job), _repeats_words(job)) if words]
-    texts = [*sure, *superlinear_caveats(job), *_notices_words(runs)]
+    texts = [*sure, *superlinear_caveats(job), *_notices_words(runs, () if profiled else PROFILED)]
     lost_runs = sum(len(configuration.runs) for configuration in job.lost)
     if lost_runs:
         texts.append(f"{counted(lost_runs, 'run')} of {counted(len(job.lost), 'configuration')} never completed")
@@ -123,12 +124,16 @@ def _pool_of_rates(configurations: Sequence[Configuration]) -> Pool:
     return Pool({configuration.key: configuration.blocks(configuration.rate) for configuration in configurations})
 
 
-def _notices_words(runs: Sequence[MeasuredRun]) -> list[str]:
-    """Return the most frequent notices about some runs, each with the number of runs that have it."""
+def _notices_words(runs: Sequence[MeasuredRun], left_out: Sequence[str]) -> list[str]:
+    """Return the most frequent notices about some runs, each with the number of runs that have it.
+
+    `left_out`: subjects of notices that are not wanted.
+    """
     texts_by_notice: dict[str, list[str]] = {}
     for run in runs:
         for notice, text in notices_by_subject(run.values).items():
-            texts_by_notice.setdefault(notice, []).append(text)
+            if notice not in left_out:
+                texts_by_notice.setdefault(notice, []).append(text)
     by_frequency = sorted(
         texts_by_notice, key=lambda notice: (-len(texts_by_notice[notice]), list(NOTICES).index(notice))
     )

@@ -176,7 +176,7 @@ def _job_advice(
         grew=next((replace(grown.answer, sentence=f"{grown.doubt}{grown.answer.sentence}") for grown in grew), None),
         first_trial=_first_trial(trials),
         combination=combined,
-        tiles=tiles(job, report, own_costs, "; ".join(doubts)),
+        tiles=tiles(job, report, own_costs, "; ".join(caveats(job, profiled=False))),
         table=word_table(job),
         lost=[f"{configuration.words()}: {outcomes_of(configuration)}" for configuration in job.lost],
         parts=parts,
