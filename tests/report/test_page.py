@@ -12,7 +12,7 @@ import pytest
 from made import HARDWARE, HOSTILE, PLANS, RUNS, bars, judged, lines, record, results
 
 from conftest import refusal
-from factories import Row, vision_runs, write_results
+from factories import Row, tuning_runs, vision_runs, write_results
 from machine.machine_record import record as machine_record
 from multicard.answers.choice.recommend import advise
 from multicard.config.figures import FIGURES
@@ -126,6 +126,16 @@ def test_a_gain_of_another_scenario_is_told_with_the_answer_of_the_one_that_lack
     # The evidence of the scenario does not repeat it; the section of all choices has it among what to try.
     assert "not run yet" not in page.partition('id="figures"')[2].partition('id="recommendations"')[0]
     assert section(page, "recommendations").count("not run yet") == 1
+
+
+def test_short_names_are_explained_below_the_answers_as_the_programs_state_them(tmp_path: Path) -> None:
+    layouts = vision_runs(100) + vision_runs(150, layout="nhwc")
+    answers = section(measured(tmp_path, layouts, tuning_runs(0.2, technique="full")), "overview")
+    assert re.findall(r"<code>([\w-]+)</code>: ([^<]*)", answers.partition("Names: ")[2]) == [
+        ("ddp-ds", "DistributedDataParallel with a distributed sampler, each rank sees its share of the data; "),
+        ("layout", "Memory layout of the model and its batches; "),
+        ("full", "all weights are trained."),
+    ]
 
 
 def test_what_all_runs_share_is_said_once_below_their_table(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from markupsafe import Markup
 
 from multicard.answers.answer import COSTS, GREW, HOW_MANY, NEXT, Answer
 from multicard.answers.choice.advice import JobAdvice
+from multicard.answers.choice.choices import Choices
 from multicard.core.files import atomic_write
 from multicard.core.layout import NOT_RUN, OUTCOMES, SEARCHES, machine_records, search_tables
 from multicard.core.templates import html_template
@@ -139,6 +140,7 @@ def write_report(folder: Path, out: Path, plans: Mapping[str, ScenarioPlan]) -> 
         script=Markup(script),
         script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii"),
         scenarios=[_scenario_section(scenario, contents.records, figure_numbers) for scenario in contents.scenarios],
+        names=_names(contents),
         paper=PAPERS[OWN_PAPER],
         how_to_read=HOW_TO_READ,
         configurations=configurations_table(contents),
@@ -214,6 +216,28 @@ def _further_answers(job: JobAdvice) -> list[Answer]:
     stated = job.combination.sentence if job.combination else None
     further = [answer for answer in job.first_screen if answer.question not in (HOW_MANY, GREW, COSTS)]
     return [answer for answer in further if answer.is_known and answer.sentence != stated]
+
+
+def _names(contents: ReportContents) -> dict[str, str]:
+    """Return what short names mean, by name, as the programs state it; in Markdown.
+
+    These are the strategies, techniques and launchers of the runs, and the other parameters that scenarios vary, if
+    their values are words.
+    """
+    meanings: dict[str, str] = {}
+    for scenario in contents.scenarios:
+        configurations = scenario.results.configurations()
+        for configuration in configurations:
+            program = configuration.program
+            name = configuration[program.method]
+            if name in program.methods:
+                meanings[name] = program.methods[name].description.rstrip(".")
+        for name in Choices.differing(configurations) if configurations else ():
+            field = program.parameters.model_fields.get(name)
+            has_words = all(isinstance(configuration[name], str) for configuration in configurations)
+            if field is not None and has_words and name not in (program.method, *program.inputs):
+                meanings[name] = str(field.description).rstrip(".")
+    return meanings
 
 
 def _lost_by_outcome(runs: pd.DataFrame) -> dict[str, int]:
