@@ -256,6 +256,22 @@ def test_ticked_configurations_stand_side_by_side(opened: Browser) -> None:
     assert not opened.run(shown)
 
 
+@pytest.mark.parametrize("width", [1200, 390])
+def test_links_to_logs_and_traces_of_all_runs_are_in_sight(opened: Browser, page: Path, width: int) -> None:
+    opened.width(width)
+    opened.open(page)
+    assert "Runs, logs, traces" in opened.run("document.querySelector('nav').innerText")
+    cells = "[...document.querySelectorAll('#all-runs td.links')]"
+    # The last run was not run; the others have a folder.
+    assert opened.run(f"{cells}.map((cell) => cell.innerText)") == ["folder"] * 6 + [""]
+    links = f"{cells}.flatMap((cell) => [...cell.querySelectorAll('a')])"
+    sight = "checkVisibility({opacityProperty: true, visibilityProperty: true})"
+    assert opened.run(f"{links}.every((link) => link.{sight} && link.getBoundingClientRect().width > 20)")
+    # They stand beside the names, so that nothing has to be scrolled to reach them.
+    edge = opened.run(f"Math.max(...{links}.map((link) => link.getBoundingClientRect().right))")
+    assert edge < width
+
+
 def test_a_mark_says_its_numbers_where_a_reader_points(chromium: Browser, tmp_path: Path) -> None:
     folder = write_results(tmp_path / "results", vision_runs(100.0) + vision_runs(180.0, devices=2))
     drawn = draw("speedup", Results.read_scenario(folder / "scenarios/s0"))

@@ -85,5 +85,8 @@ def test_the_page_says_how_to_open_the_trace_where_there_is_one(tmp_path: Path) 
     (run / "trace").mkdir()
     (run / "trace/rank0.json.gz").write_bytes(b"")
     write_report(tmp_path, page, plans)
+    figure = page.read_text(encoding="utf-8").partition('<figure id="timeline-1"')[2].partition("</figure>")[0]
+    folder = f"runs/{run.name}/"
+    assert re.findall(r'<a href="(runs/.*?)">(\w+)</a>', figure) == [(f"{folder}trace/", "trace"), (folder, "folder")]
     command = re.search(r"<code>(multicard analyze .*?)</code>", page.read_text(encoding="utf-8"))
     assert command and command[1] == f"multicard analyze runs/{run.name}/trace --perfetto step.json.gz"
