@@ -77,7 +77,7 @@ def test_what_never_completed_is_named_with_its_reason(tmp_path: Path) -> None:
     # Of two GPUs a repeat is lost.
     doubts = "; disturbed in 3 of 5 runs; 3 runs of 1 configuration never completed"
     # The repeats scatter by 0.1%, so that 2% is 20 standard deviations.
-    small = "a difference of 2% would show (2 to 3 repeats of each configuration, scatter 0.1%)"
+    small = "the repeats would show a difference of 2% (2 to 3 of each configuration, scatter 0.1%)"
     repeats = f"the only comparison is decided; {small}"
     assert f"How sure: {repeats}{doubts}" in recommendations(evidence).replace("\n  ", " ")
     table = as_table(choices(evidence)).set_index("devices")
@@ -306,7 +306,7 @@ def test_an_answer_has_the_numbers_that_its_sentence_rests_on(tmp_path: Path) ->
     assert (row["speedup"], row["efficiency"]) == (pytest.approx(1.8, rel=1e-3), pytest.approx(0.9, rel=1e-3))
     assert row["speedup_low"] < row["speedup"] < row["speedup_high"]
     # The repeats scatter by 0.1%, so that 2% is 20 standard deviations.
-    needed = "a difference of 2% would show (3 repeats of each configuration, scatter 0.1%)"
+    needed = "the repeats would show a difference of 2% (3 of each configuration, scatter 0.1%)"
     assert how_many.caveats == ("the only comparison is decided", needed)
     assert how_many.table()["devices"].tolist() == [2]
 
@@ -320,8 +320,8 @@ def test_how_sure_begins_with_what_is_decided_and_the_repeats_that_would_decide(
     assert sure("a", one, two, strong_scaling_runs(1, 50, layout="nhwc")).startswith("both comparisons are decided; ")
     scattered = strong_scaling_runs(1, 99, OTHERWISE, layout="nhwc")
     words = sure("b", one, two, scattered)
-    assert words.startswith("1 of 2 comparisons is not decided; a difference of 2% would take ")
-    assert " repeats to decide (now 3 repeats of each configuration, scatter " in words
+    assert words.startswith("1 of 2 comparisons is not decided; ")
+    assert " repeats would decide a difference of 2% (now 3 of each configuration, scatter " in words
     once = strong_scaling_runs(1, 100, (1.0,)), strong_scaling_runs(2, 180, (1.0,))
     assert sure("c", *once) == "the only comparison is not decided; 1 repeat of each configuration"
 
@@ -332,7 +332,7 @@ def test_a_profiled_window_in_doubt_is_told_with_what_it_affects_and_what_helps(
     [job] = advise(make_results(tmp_path, rows)).jobs
     assert job.others[-1].sentence.endswith(
         "profiled window unlike the measured one in 2 of 6 runs (e.g. steps 13% shorter): "
-        "step times and speed-ups hold, but how the trace divides a step may be off by as much; raise profiled_steps"
+        "step times hold, but the trace's shares of a step may be off by as much; raise profiled_steps"
     )
     # It says nothing about the speed-up.
     assert "profiled window" not in job.tiles[-1].notes

@@ -33,16 +33,15 @@ class NeededRepeats:
 
         `measured`: the least number of repeats of a configuration; `measured_words`: all of them in words.
 
-        >>> NeededRepeats(0.035, 52).words_with(3, "3 repeats of each")
-        'a difference of 2% would take 52 repeats to decide (now 3 repeats of each, scatter 3.5%)'
-        >>> NeededRepeats(0.001, 2).words_with(3, "3 repeats of each")
-        'a difference of 2% would show (3 repeats of each, scatter 0.1%)'
+        >>> NeededRepeats(0.035, 52).words_with(3, "3 of each")
+        '52 repeats would decide a difference of 2% (now 3 of each, scatter 3.5%)'
+        >>> NeededRepeats(0.001, 2).words_with(3, "3 of each")
+        'the repeats would show a difference of 2% (3 of each, scatter 0.1%)'
         """
         if self.repeats is not None and self.repeats <= measured:
-            return f"a difference of {SMALL} would show ({measured_words}, {self._scatter_words})"
+            return f"the repeats would show a difference of {SMALL} ({measured_words}, {self._scatter_words})"
         count = f"more than {MOST_REPEATS}" if self.repeats is None else str(self.repeats)
-        numbers = f"now {measured_words}, {self._scatter_words}"
-        return f"a difference of {SMALL} would take {count} repeats to decide ({numbers})"
+        return f"{count} repeats would decide a difference of {SMALL} (now {measured_words}, {self._scatter_words})"
 
     @property
     def _scatter_words(self) -> str:

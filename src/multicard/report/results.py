@@ -119,7 +119,7 @@ def read_contents(folder: Path, plans: Mapping[str, ScenarioPlan]) -> ReportCont
                 question=plan.question,
                 runs=_text_table(folder / SCENARIOS / name / OUTCOME_TABLE, "run", "outcome", "reason", "wall_time_s"),
                 figures=figures,
-                notes=notes(results, shows_profiled_window, remedies=True),
+                notes=notes(results, shows_profiled_window),
                 answer=headline(results),
                 results=results,
                 advice=advise(results, whole) if results.runs else None,

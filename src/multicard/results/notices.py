@@ -184,7 +184,5 @@ NOTICES: dict[str, Callable[[KnownValues], str | None]] = {
 REMEDIES: dict[str, str] = {
     DISTURBED: "stop other processes there, and measure again or with more repeats",
     NOT_STATIONARY: "a longer warm-up (warmup_steps) or more steps may help",
-    WINDOW_DIFFERS: (
-        "step times and speed-ups hold, but how the trace divides a step may be off by as much; raise profiled_steps"
-    ),
+    WINDOW_DIFFERS: "step times hold, but the trace's shares of a step may be off by as much; raise profiled_steps",
 }

@@ -14,7 +14,7 @@ from multicard.answers.gain import WORTHWHILE
 from multicard.answers.needed_repeats import needed_repeats
 from multicard.answers.scaling.speedup import speedups_of
 from multicard.answers.scaling.superlinear import superlinear_caveat
-from multicard.core.text import counted
+from multicard.core.text import counted, plural
 from multicard.results.configuration import Configuration, MeasuredRun
 from multicard.results.notices import NOTICES, PROFILED, REMEDIES, WINDOW_DIFFERS, notices_by_subject
 from multicard.stats.interval import verdict
@@ -102,6 +102,8 @@ def _comparisons_words(job: Choices) -> str:
         return ""
     if len(ratios) == 1:
         return "the only comparison is not decided" if undecided else "the only comparison is decided"
+    if undecided == len(ratios):
+        return f"none of {len(ratios)} comparisons is decided"
     if undecided:
         return f"{undecided} of {len(ratios)} comparisons {'is' if undecided == 1 else 'are'} not decided"
     return "both comparisons are decided" if len(ratios) == 2 else f"all {len(ratios)} comparisons are decided"
@@ -110,13 +112,14 @@ def _comparisons_words(job: Choices) -> str:
 def _repeats_words(job: Choices) -> str:
     """Return in words how many repeats a small difference takes, and how many there are."""
     counts = sorted({len(configuration.completed) for configuration in job.configurations})
-    repeats = f"{counts[0]} to {counts[-1]} repeats" if len(counts) > 1 else counted(counts[0], "repeat")
+    range_words = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else str(counts[0])
+    repeats = f"{range_words} {plural(counts[-1], 'repeat')}"
     if len(job.configurations) == 1:
         return repeats
     needed = needed_repeats(_pool_of_rates(job.configurations), len(job.configurations))
     if needed is None:
         return f"{repeats} of each configuration"
-    return needed.words_with(counts[0], f"{repeats} of each configuration")
+    return needed.words_with(counts[0], f"{range_words} of each configuration")
 
 
 def _pool_of_rates(configurations: Sequence[Configuration]) -> Pool:
