@@ -58,7 +58,11 @@ def combination(job: Choices) -> Combination | None:
 
 
 def _measured_gains(job: Choices) -> list[_MeasuredGain]:
-    """Return the shown gains of the fastest of each family over its other choices, and of devices over one device."""
+    """Return the shown gains of the fastest of each family over its other choices, and of devices over one device.
+
+    A gain has to be shown twice: where choices are compared, allowing for all of them, and by the interval of its own
+    two configurations, which the sentence states.
+    """
     pairs: list[tuple[Configuration, Configuration]] = []
     for row in job.rows:
         if row.is_worse and row.trains_like_reference:
@@ -70,7 +74,8 @@ def _measured_gains(job: Choices) -> list[_MeasuredGain]:
         if baseline is not None and verdict(chosen.ratio) == "more":
             pairs.append((baseline, chosen.choice.configuration))
     gains = [_gain(job, without, with_value) for without, with_value in pairs]
-    return [gain for gain in gains if gain is not None and gain.ratio.value >= WORTHWHILE]
+    shown = [gain for gain in gains if gain is not None and verdict(gain.ratio) == "more"]
+    return [gain for gain in shown if gain.ratio.value >= WORTHWHILE]
 
 
 def _gain(job: Choices, without: Configuration, with_value: Configuration) -> _MeasuredGain | None:
