@@ -69,7 +69,7 @@ def test_a_report_of_an_archive_has_them_whatever_results_are_beside_it(folder: 
 @pytest.mark.parametrize("source", ["results", "mine.yaml", "mine.tar.gz"])
 def test_recommendations_say_how_many_repeats_there_are(source: str, folder: Path) -> None:
     done = multicard("recommend", source, folder=folder)
-    assert f"{ADDED} of each configuration" in " ".join(done.stdout.split())
+    assert f"{ADDED} repeats of each configuration" in " ".join(done.stdout.split())
 
 
 @pytest.mark.parametrize("source", ["results", "mine.tar.gz"])
