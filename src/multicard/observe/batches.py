@@ -4,6 +4,7 @@ import math
 import zlib
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -46,6 +47,8 @@ class Pass:
         self.trained = False
         # True if the first batch, which is full, shows its number of samples by its shape. None before that batch.
         self._shows_samples: bool | None = None
+        # The step and contents of the latest batch. Most batches of a step hold the same, and share this.
+        self._latest = (0, Contents(None, None))
 
     def add(self, step: int, batch: Any, asked: int | None) -> None:
         """Count a batch that a step asked for.
@@ -54,10 +57,16 @@ class Pass:
         """
         # The number that was asked for counts whatever the batch looks like: it may have two views of each sample. If
         # the number is None, or 1 (one item, which may be a batch), the batch itself must show its samples.
-        samples = asked if asked not in (None, 1) else read_or_none(lambda: self._samples(batch, asked))
-        tokens = read_or_none(lambda: tokens_in(batch))
-        checksum = read_or_none(lambda: checksum_of(batch)) if 0 < step <= COMPARED_STEPS else None
-        self.batches.append((step, Contents(samples, tokens, checksum)))
+        samples = asked if asked is not None and asked != 1 else read_or_none(partial(self._samples, batch, asked))
+        try:
+            tokens = tokens_in(batch)
+        except Exception:
+            tokens = None
+        checksum = read_or_none(partial(checksum_of, batch)) if 0 < step <= COMPARED_STEPS else None
+        latest_step, latest = self._latest
+        if latest_step != step or latest.samples != samples or latest.tokens != tokens or latest.checksum != checksum:
+            self._latest = step, Contents(samples, tokens, checksum)
+        self.batches.append(self._latest)
 
     def forget_step(self, step: int) -> None:
         """Drop the batches that a step asked for."""
@@ -233,6 +242,8 @@ def tokens_in(batch: Any) -> int | None:
     """
     if isinstance(batch, (list, tuple)) and len(batch) == 2:
         inputs, labels = batch
+        if type(inputs) is torch.Tensor:  # as in most batches
+            return None
         ids = _first_ids(inputs, TOKENS_WITH_LABELS)
         if ids is None or _ids_or_none(labels) is None or labels.shape != ids.shape:
             return None
@@ -249,8 +260,7 @@ def tokens_in(batch: Any) -> int | None:
 
 def _first_ids(inputs: Any, names: Iterable[str]) -> torch.Tensor | None:
     """Return the value of the first of `names` that a mapping has, if it may be the ids of tokens; else None."""
-    # Most batches have a tensor here, and to find that it is no mapping takes longer.
-    if isinstance(inputs, torch.Tensor) or not isinstance(inputs, Mapping):
+    if not isinstance(inputs, Mapping):
         return None
     return _ids_or_none(next((inputs[name] for name in names if name in inputs), None))
 

@@ -48,6 +48,8 @@ class StepEvents:
     """
 
     may_capture = True  # False if the process computes on a CPU, where no CUDA graph is captured
+    keeps_losses = False  # True if the losses of the open step will be checked
+    losses: object = None  # the tensors that the latest backward pass began from, where they are kept
 
     @property
     def is_evaluating(self) -> bool:
@@ -63,17 +65,17 @@ class StepEvents:
         """Note a call that has just ended: what the host did, and for how long; see `ObservedProcess.work_ends`."""
 
     def note(self, event: str | None) -> None:
-        """Note an event of `phases`: the open phase ends and, unless the event is one of `ENDS`, another one begins."""
+        """Note an event of `phases`: the open phase ends and, unless the event is one of `ENDS`, another one begins.
+
+        `DATA` and `EVALUATION` note that a loader is asked for a batch, to train on or for an evaluation. Iterators
+        that were asked for since the last event were for the same purpose.
+        """
 
     def note_batch(self) -> None:
         """Note that a loader gave a batch. Its transfer to the GPU begins or, without one, the forward pass."""
 
-    def note_request(self, event: str, begins_draws: bool = False) -> None:
-        """Note that a loader is asked for a batch, to train on (`DATA`) or for an `EVALUATION`.
-
-        Iterators that were asked for since the last event were for the same purpose. `begins_draws`: True if it is the
-        first batch of the step; `retract_draws` replaces all events from here on.
-        """
+    def begin_draws(self) -> None:
+        """Note that the first batch of the step is about to be asked for; see `retract_draws`."""
 
     def note_evaluation(self) -> None:
         """Note that a batch of an evaluation is asked for."""
@@ -98,9 +100,6 @@ class StepEvents:
 
     def retract_draws(self) -> None:
         """Replace what was noted since the step's first batch was asked for by an evaluation: it was a test."""
-
-    def keep_losses(self, losses: object) -> None:
-        """Keep the tensors that a backward pass begins from, if the losses of this step will be checked."""
 
     def mark(self, event: str | None) -> None:
         """Note that the script marks the begin of a phase, or its end (`NO_PHASE`)."""
@@ -175,7 +174,7 @@ class RecordedEvents(StepEvents):
         self._settle_pass = settle_pass
         self._pass_begins = pass_begins
         # Ends the transfer of a batch when a module is called. None if the script asks for batches ahead.
-        self._first_call: FirstCall | None = FirstCall(lambda: self.note(FORWARD))
+        self._first_call: FirstCall | None = FirstCall(self._end_transfer)
         # Steps whose phases are not final yet, with their events; the open step is the last.
         self._unsettled: list[tuple[Step, list[PhaseEvent]]] = []
         # Takes the place of the open step while none is open. It is in no record, so what is added to it is dropped.
@@ -184,7 +183,6 @@ class RecordedEvents(StepEvents):
         self._last = self._no_step  # the latest step that has ended
         # When it had ended, by `perf_counter` and `thread_time`.
         self._ended_s = self._ended_cpu_s = 0.0
-        self._keeps_losses = False
         # True if the transfer of a batch ends at the call of a module in the open step.
         self._awaits_call = False
         # False if the loader has given all batches of its pass, and the open step has drawn none. Then the pass may
@@ -209,9 +207,10 @@ class RecordedEvents(StepEvents):
         this step will be checked.
         """
         self._step = step
-        self._keeps_losses = keeps_losses
+        self.keeps_losses = keeps_losses
         # On a CPU only the samples of measured steps need it. By then, what torch.compile compiles has been compiled.
-        self._awaits_call = (self._on_gpu or step.window == MEASURED) and not has_compiled()
+        may_wait = self._first_call is not None and not self.marks_phases and not has_compiled()
+        self._awaits_call = may_wait and (self._on_gpu or step.window == MEASURED)
         self._is_within_pass = is_within_pass
         # Another thread may have added events since the last step ended.
         self._events.clear()
@@ -258,8 +257,10 @@ class RecordedEvents(StepEvents):
         `asks_ahead`: the script asks for the next batch before it uses the last one. Then it may have moved the batch
         that it computes on before it asked for the next, so these steps and all later ones have no transfers.
         """
-        if asks_ahead:
+        if asks_ahead and self._first_call is not None:
+            self._first_call.stop()
             self._first_call = None
+            self._awaits_call = False
         del self._unsettled[: self.find_phases()]
 
     # Work of the host.
@@ -298,32 +299,52 @@ class RecordedEvents(StepEvents):
         can be timed. If the script marks its phases, no event that is inferred is, either; it only ends an open `DATA`
         phase.
         """
-        # This runs about ten times in each step, so it calls little, and looks at most things only if there are any.
-        if self._first_call is not None and self._first_call.is_waiting:
-            self._first_call.stop()
-        events = self._events
-        if not is_marked:
-            if self._on_gpu and is_capturing():
-                return
-            if self.marks_phases and event in INFERRED:
-                if events and events[-1][0] == DATA:
-                    self.note(NO_PHASE)
-                return
-        is_in_transfer = bool(events) and events[-1][0] == TRANSFER
-        if self._work.noted:
-            self._work.settle(event)
-            if is_in_transfer and event in (BACKWARD, BACKWARD_WITHOUT_LOADER):
-                self._work.settle_transfer()
-        events.append((event, self._mark()))
+        # This runs four times for each batch, so it calls little, and looks at most things only if there are any.
+        if (self.marks_phases or self._on_gpu) and not is_marked and self._drops(event):
+            return
         if self._requests:
+            if not is_marked:
+                self._note_requests(event)
             self._requests.clear()
-        if self._is_range_open_early and event == DATA:
-            self._is_range_open_early = False
-        elif self._ranges.are_shown:
-            self._show(event, is_in_transfer)
+        if self._work.noted:
+            self._settle_work(event)
+        self._events.append((event, self._mark()))
+        if self._ranges.are_shown:
+            self._show(event)
 
-    def _show(self, event: str | None, is_in_transfer: bool) -> None:
-        """Show the event in the trace. On a CPU a transfer is part of the forward pass, unless the script marks it."""
+    def _drops(self, event: str | None) -> bool:
+        """Return True if an event that the script does not mark is none."""
+        if self._on_gpu and is_capturing():
+            return True
+        is_inferred = self.marks_phases and event in INFERRED
+        if is_inferred and self._is_in(DATA):
+            self.note(NO_PHASE)
+        return is_inferred
+
+    def _is_in(self, event: str) -> bool:
+        """True if this is the latest event of the step."""
+        return bool(self._events) and self._events[-1][0] == event
+
+    def _note_requests(self, event: str | None) -> None:
+        """Append the begin and end of each request for an iterator since the last event, if this is for a batch."""
+        if event not in (DATA, EVALUATION):
+            return
+        for request in self._requests:
+            self._events.append((event, request.asked))
+            if request.given is not None and event == DATA:
+                self._events.append((NO_PHASE, request.given))
+
+    def _settle_work(self, event: str | None) -> None:
+        self._work.settle(event)
+        if event in (BACKWARD, BACKWARD_WITHOUT_LOADER) and self._is_in(TRANSFER):
+            self._work.settle_transfer()
+
+    def _show(self, event: str | None) -> None:
+        """Show the latest event. On a CPU a transfer is part of the forward pass, unless the script marks it."""
+        if event == DATA and self._is_range_open_early:
+            self._is_range_open_early = False
+            return
+        is_in_transfer = len(self._events) > 1 and self._events[-2][0] == TRANSFER
         if not self._on_gpu and not self.marks_phases:
             if is_in_transfer and event == FORWARD:
                 return
@@ -333,15 +354,23 @@ class RecordedEvents(StepEvents):
     def note_batch(self) -> None:
         """Begin the transfer of the batch, which ends when a module is called; without transfers, the forward pass."""
         self._is_within_pass = True
-        if self._first_call is None or self.marks_phases or not self._awaits_call:
+        if not self._awaits_call:
             self.note(FORWARD)
-        else:
-            self.note(TRANSFER)
-            self._first_call.wait()
+            return
+        self.note(TRANSFER)
+        first_call = self._first_call
+        if first_call is not None and not first_call.is_waiting:
+            first_call.wait()
+
+    def _end_transfer(self) -> None:
+        """Begin the forward pass, because a module is called, unless something else has come since the batch."""
+        if self._is_in(TRANSFER) and self._awaits_call:
+            self.note(FORWARD)
 
     def mark(self, event: str | None) -> None:
         """Append an event at this moment. From now on phases are not inferred."""
         self.marks_phases = True
+        self._awaits_call = False
         self.note(event, is_marked=True)
 
     # Loaders.
@@ -363,15 +392,9 @@ class RecordedEvents(StepEvents):
         if self._requests:
             self._requests[-1].given = self._mark()
 
-    def note_request(self, event: str, begins_draws: bool = False) -> None:
-        """Append an event `event` for each iterator that was asked for since the last event, and one for the batch."""
-        if begins_draws:
-            self._first_draw = len(self._events)
-        for request in self._requests:
-            self._events.append((event, request.asked))
-            if request.given is not None and event == DATA:
-                self._events.append((NO_PHASE, request.given))
-        self.note(event)
+    def begin_draws(self) -> None:
+        """Keep the place of the next event."""
+        self._first_draw = len(self._events)
 
     def begin_pass(self, epoch: int) -> None:
         """Drop the events so far, and start the step where its iterator was asked for (if that was seen, else now)."""
@@ -420,7 +443,7 @@ class RecordedEvents(StepEvents):
     def note_evaluation(self) -> None:
         """Begin an evaluation, or go on with it."""
         if not self.is_evaluating:
-            self.note_request(EVALUATION)
+            self.note(EVALUATION)
 
     def note_evaluated(self) -> None:
         """End an evaluation, if one is open."""
@@ -449,11 +472,6 @@ class RecordedEvents(StepEvents):
             self._work.put_back(before.noted)
 
     # Losses, counts and values from the script.
-
-    def keep_losses(self, losses: object) -> None:
-        """Keep the losses if the open step is the last measured one."""
-        if self._keeps_losses:
-            self.losses = losses
 
     def count(self, counts: StepCounts) -> None:
         """Keep the counts that the script states for the open step, unless all are None."""

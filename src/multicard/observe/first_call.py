@@ -12,12 +12,13 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 class FirstCall:
     """Calls `callback` once after each `wait`, when this thread next calls a module that has parameters.
 
-    A hook for calls of modules is in place only during this time, because it makes every call slower. `wait` must not
-    be called where torch.compile is used, because that would compile the hook, too.
+    A hook for calls of modules is in place only during this time, because it makes every call slower. Who does not want
+    to wait any more ignores the callback: to take the hook away takes longer, and mostly the next batch would put it
+    back. `wait` must not be called where torch.compile is used, because that would compile the hook, too.
     """
 
     def __init__(self, callback: Callable[[], None]):
-        self.is_waiting = False
+        self.is_waiting = False  # then a further `wait` would change nothing
         self._callback = callback
         self._thread = get_ident()
         # PyTorch's dictionary of hooks, and the key of this one. The hook is put there and taken away in every step,

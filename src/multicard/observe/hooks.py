@@ -38,7 +38,7 @@ from multicard.observe.ablation import COMMUNICATION, LOADER, Replay, ReplayedPa
 from multicard.observe.loaders import Loader, loader_of, note_index, samples_asked
 from multicard.observe.observer import OBSERVER
 from multicard.observe.ranks import BETWEEN_TWO, MESSAGES, messages, world_size
-from multicard.observe.replace import is_compiling, replace
+from multicard.observe.replace import is_compiling, replace, substitute
 from multicard.observe.training_setup import note_wrapped
 
 COMPILER: Any = torch._C._dynamo.eval_frame
@@ -155,20 +155,26 @@ def _watch_backward() -> None:
     gradients_end = hidden_from_compiler(OBSERVER.gradients_end)
 
     # This and `watched` above do themselves what `_call` does, because they run in each step.
-    def backward(plain: Callable[..., Any], *arguments: Any, **options: Any) -> None:
-        begins(options.get("tensors", arguments[0] if arguments else None))
-        done = False
-        try:
-            plain(*arguments, **options)
-            done = True
-        finally:
-            ends(done)
+    def watched_backward(plain: Callable[..., Any]) -> Callable[..., Any]:
+        def backward(*arguments: Any, **options: Any) -> None:
+            if is_compiling():
+                plain(*arguments, **options)
+                return
+            begins(arguments[0] if arguments else options.get("tensors"))
+            done = False
+            try:
+                plain(*arguments, **options)
+                done = True
+            finally:
+                ends(done)
+
+        return backward
 
     def grad(plain: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         begins(None, True)
         return _call(plain, arguments, options, lambda _: gradients_end())
 
-    replace(torch.autograd, "backward", backward)
+    substitute(torch.autograd, "backward", watched_backward)
     replace(torch.autograd, "grad", grad)
 
 
@@ -215,11 +221,12 @@ def _watch_making_of_iterators() -> None:
 
     def ask_sampler(plain: Callable[..., Any], *arguments: Any, **options: Any) -> None:
         """Make or reset the base class's part of an iterator, which does little more than ask for the sampler's."""
-        asks_sampler()
+        is_timed = asks_sampler()
         try:
             plain(*arguments, **options)
         finally:
-            gets_samples()
+            if is_timed:
+                gets_samples()
 
     def begin(plain: Callable[..., Any], iterator: Any, loader: Any, *arguments: Any, **options: Any) -> None:
         watch_subclass(type(loader))
@@ -235,6 +242,7 @@ def _watch_making_of_iterators() -> None:
 
 def _watch_batches() -> None:
     base_iterator = dataloader._BaseDataLoaderIter
+    process = OBSERVER.process
     asks = hidden_from_compiler(OBSERVER.batch_asked)
     gets = hidden_from_compiler(OBSERVER.batch_given)
     take = hidden_from_compiler(Replay.take)
@@ -243,38 +251,48 @@ def _watch_batches() -> None:
     asks_sampler = hidden_from_compiler(OBSERVER.process.sampling_begins)
     gets_samples = hidden_from_compiler(OBSERVER.process.sampling_ends)
 
-    def next_batch(plain: Callable[..., Any], iterator: Any) -> Any:
-        drawn = asks(iterator)
-        if drawn is None:
-            batch = plain(iterator)
-            drop_samples(iterator)
+    # These run for each batch, of which a step may accumulate many.
+    def watched_next(plain: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def next_batch(iterator: Any) -> Any:
+            if is_compiling():
+                return plain(iterator)
+            drawn = asks(iterator)
+            if drawn is None:
+                batch = plain(iterator)
+                drop_samples(iterator)
+                return batch
+            batch = None
+            given = False
+            try:
+                replay = process.replay
+                batch = plain(iterator) if replay is None else take(replay, plain, iterator, drawn)
+                given = True
+            finally:
+                gets(iterator, drawn, batch, given)
             return batch
-        batch = None
-        given = False
-        try:
-            batch = (
-                plain(iterator)
-                if OBSERVER.process.replay is None
-                else take(OBSERVER.process.replay, plain, iterator, drawn)
-            )
-            given = True
-        finally:
-            gets(iterator, drawn, batch, given)
-        return batch
 
-    def next_index(plain: Callable[..., Any], iterator: Any) -> Any:
-        """Note the index that a data set is asked for. It shows the samples of a batch, whatever the batch is like."""
-        asks_sampler()
-        try:
-            index = plain(iterator)
-        finally:
-            gets_samples()
-        note(iterator, index)
-        return index
+        return next_batch
 
-    replace(base_iterator, "__next__", next_batch)
-    replace(ReplayedPass, "__next__", next_batch)
-    replace(base_iterator, "_next_index", next_index)
+    def watched_next_index(plain: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def next_index(iterator: Any) -> Any:
+            """Note the index that a data set is asked for. It shows the samples of a batch, whatever it is like."""
+            if is_compiling():
+                return plain(iterator)
+            if asks_sampler():
+                try:
+                    index = plain(iterator)
+                finally:
+                    gets_samples()
+            else:
+                index = plain(iterator)
+            note(iterator, index)
+            return index
+
+        return next_index
+
+    substitute(base_iterator, "__next__", watched_next)
+    substitute(ReplayedPass, "__next__", watched_next)
+    substitute(base_iterator, "_next_index", watched_next_index)
 
 
 def _watch_end_of_workers() -> None:

@@ -32,13 +32,13 @@ class CallTimer:
     """Times calls. Of nested calls only the outermost counts."""
 
     def __init__(self) -> None:
-        self._depth = 0  # number of calls that are open
+        self.depth = 0  # number of calls that are open
         self._started = 0.0  # when the outermost of these began
 
     def begin(self) -> None:
         """Called before a call."""
-        self._depth += 1
-        if self._depth == 1:
+        self.depth += 1
+        if self.depth == 1:
             self._started = perf_counter()
 
     def end(self) -> float | None:
@@ -47,8 +47,8 @@ class CallTimer:
         Also None if it began before the process was observed.
         """
         now = perf_counter()  # first, because garbage may be collected at any moment from here on
-        seconds = now - self._started if self._depth == 1 else None
-        self._depth = max(0, self._depth - 1)
+        seconds = now - self._started if self.depth == 1 else None
+        self.depth = max(0, self.depth - 1)
         return seconds
 
     def leave_out(self, seconds: float) -> None:

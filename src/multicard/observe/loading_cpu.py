@@ -5,7 +5,6 @@ It tells whether loading computes, so that more workers need more CPUs, or waits
 
 from collections import defaultdict
 from collections.abc import Mapping
-from time import thread_time
 from typing import Any
 
 from multicard.core.system import cpu_seconds
@@ -19,18 +18,26 @@ class LoadingCpu:
         self._ended_s: dict[LoaderDescription, float] = defaultdict(float)  # of batches, and of workers that have ended
         # By the pids of workers that live: whose they are, and their CPU seconds when last looked at.
         self._workers: dict[int, tuple[LoaderDescription, float]] = {}
-        self._began_s = 0.0
+        # The loader without workers that gave the latest batch, and seconds of its latest batches, which are not in
+        # `_ended_s` yet: to look a description up takes longer than to compare it.
+        self._latest: LoaderDescription | None = None
+        self._latest_s = 0.0
 
-    def batch_begins(self, loader: LoaderDescription) -> None:
-        """Called before the thread that trains asks an iterator of this loader for a batch."""
-        if loader.num_workers == 0:  # with workers, the thread only waits
-            self._began_s = thread_time()
+    def add(self, loader: LoaderDescription, seconds: float) -> None:
+        """Called when a loader without workers has given a batch, or had none, with the CPU seconds that this took."""
+        if loader is not self._latest:
+            self._add_latest()
+            self._latest = loader
+        self._latest_s += seconds
 
-    def batch_ends(self, loader: LoaderDescription, iterator: Any) -> None:
-        """Called afterwards, also if there was no further batch."""
-        if loader.num_workers == 0:
-            self._ended_s[loader] += thread_time() - self._began_s
-        elif not getattr(iterator, "_multicard_workers", False):
+    def _add_latest(self) -> None:
+        if self._latest is not None:
+            self._ended_s[self._latest] += self._latest_s
+            self._latest_s = 0.0
+
+    def note_workers(self, loader: LoaderDescription, iterator: Any) -> None:
+        """Called when an iterator of a loader with workers has given a batch: its thread has only waited for them."""
+        if not getattr(iterator, "_multicard_workers", False):
             iterator._multicard_workers = True
             for worker in getattr(iterator, "_workers", ()):
                 if worker.pid is not None:
@@ -57,6 +64,7 @@ class LoadingCpu:
     def seconds(self) -> Mapping[LoaderDescription, float]:
         """Return the CPU seconds of each loader so far."""
         self.look()
+        self._add_latest()
         total_s = defaultdict(float, self._ended_s)
         for loader, worker_s in self._workers.values():
             total_s[loader] += worker_s

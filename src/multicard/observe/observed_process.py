@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from multiprocessing.util import Finalize
 from pathlib import Path
 from threading import get_ident
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from multicard.core.host_work import COMPILE, COMPILING, SAMPLER, SAMPLING
@@ -63,7 +64,7 @@ class ObservedProcess:
         self.loading_cpu = LoadingCpu()
         self.loop = TrainingLoop()
         self._timer = CallTimer()
-        self._sampling_timer = CallTimer()
+        self._sampling_began_s: float | None = None  # None while no sampler is asked
 
     def begin(self, note_process: Callable[..., None], job: str, before_exit: Callable[[], None]) -> None:
         """Prepare for the first update, and have the record written when the process ends.
@@ -132,11 +133,17 @@ class ObservedProcess:
             if seconds is not None:
                 self.events.add_work(kind, function, seconds, exchanged)
 
-    def sampling_begins(self) -> None:
-        """Called before a loader asks its sampler for the indices of a batch, or for the iterator that gives these."""
-        if get_ident() == self.training_thread:
-            self._timer.begin()
-            self._sampling_timer.begin()
+    def sampling_begins(self) -> bool:
+        """Called before a loader asks its sampler for the indices of a batch, or for the iterator that gives these.
+
+        Return True if `sampling_ends` must be called afterwards: not on another thread than the one that trains, nor
+        while a sampler is asked already.
+        """
+        if self._sampling_began_s is not None or get_ident() != self.training_thread:
+            return False
+        self._timer.depth += 1
+        self._sampling_began_s = perf_counter()
+        return True
 
     def sampling_ends(self) -> None:
         """Called afterwards, also if it raised.
@@ -144,14 +151,15 @@ class ObservedProcess:
         A loader that starts its workers also asks the sampler, for the batches that these begin with. That time counts
         as the sampler's alone.
         """
-        if get_ident() != self.training_thread:
+        now_s = perf_counter()
+        began_s, self._sampling_began_s = self._sampling_began_s, None
+        if began_s is None:  # a process that was forked meanwhile has forgotten it
             return
-        is_outermost = self._timer.end() is not None
-        seconds = self._sampling_timer.end()
-        if seconds is None:
-            return
-        if not is_outermost:
-            self._timer.leave_out(seconds)
+        seconds = now_s - began_s
+        timer = self._timer
+        timer.depth -= 1
+        if timer.depth:
+            timer.leave_out(seconds)
         if seconds >= LEAST_SAMPLING_S:
             self.events.add_work(SAMPLING, SAMPLER, seconds, ())
 

@@ -18,6 +18,7 @@ import contextlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from threading import get_ident
+from time import thread_time
 from typing import Any
 
 from torch import is_grad_enabled
@@ -27,7 +28,7 @@ from multicard.observe import OBSERVE
 from multicard.observe.ablation import Replay
 from multicard.observe.batches import EVALUATION_PASS, Pass
 from multicard.observe.events import NOT_RECORDED
-from multicard.observe.loaders import Loader, samples_asked
+from multicard.observe.loaders import Loader, LoaderDescription, samples_asked
 from multicard.observe.observed_process import ObservedProcess
 from multicard.observe.phases import (
     BACKWARD,
@@ -55,6 +56,7 @@ class Observer:
         # The thread that waits for a batch, or for the iterator of a plain loader (see `iterator_asked`); None if none
         # waits.
         self._loading_thread: int | None = None
+        self._loading_began_s = 0.0  # CPU time of this thread when it asked for the latest batch
         # The optimizer that was updated inside a graph of torch.compile, where its hooks are not called. None if there
         # is none, and once the update is noted.
         self.updated_in_graph: Any = None
@@ -153,7 +155,8 @@ class Observer:
         events = process.events
         if not is_gradient_only:
             process.backward_passes.begin()
-            events.keep_losses(losses)
+            if events.keeps_losses:
+                events.losses = losses
         elif events.is_evaluating:
             return
         events.note(BACKWARD if process.loop.batches else BACKWARD_WITHOUT_LOADER)
@@ -173,16 +176,16 @@ class Observer:
         updates.open_backwards -= 1
         if updates.open_backwards or not done or process.is_over:
             return
-        process.backward_passes.end()
-        if not loop.has_backward:
-            loop.note_trained()
-        loop.has_backward = updates.has_had_backward = True
-        loop.has_ended_untrained = False
+        if process.backward_passes.exchanges:
+            process.backward_passes.end()
+        if not loop.has_backward:  # the first of the step
+            loop.note_backward()
+            updates.has_had_backward = True
         process.events.note(OPTIMIZER if updates.open_updates else MAYBE_FORWARD)
         if updates.is_boundary_due:
             updates.is_boundary_due = False
             process.end_step(updates.lead)
-        elif updates.are_by_hand:
+        elif not updates.optimizers and updates.are_by_hand:
             ends_step = updates.note_backward_by_hand()
             if updates.backward_passes_by_hand == 1:
                 process.note(backward=True)
@@ -239,26 +242,30 @@ class Observer:
         if is_test and not (is_training_thread and process.is_recording):
             return None
         self._loading_thread = thread
-        if is_training_thread:
-            process.loading_cpu.batch_begins(loader.description)
         loop = process.loop
         events = process.events if is_training_thread else NOT_RECORDED
         drawn: Pass | None = getattr(iterator, "_multicard_pass", None)
-        if loop.shows_test(drawn):
+        if loop.batches and loop.shows_test(drawn):
             loop.discard_test()
             events.retract_draws()
         if is_test:
             # The batch is of an evaluation, unless the script has begun the work of the step.
             if not loop.has_begun_work and process.updates.is_idle:
                 events.note_evaluation()
-            return EVALUATION_PASS
-        is_first = getattr(iterator, "_num_yielded", None) == 0
-        if is_first or drawn is None:
-            drawn = iterator._multicard_pass = Pass(loader)
-        if is_first and not loop.has_begun_work:
-            loop.begin_pass()
-            events.begin_pass(loop.epoch)
-        events.note_request(DATA, begins_draws=not loop.batches)
+            drawn = EVALUATION_PASS
+        else:
+            is_first = getattr(iterator, "_num_yielded", None) == 0
+            if is_first or drawn is None:
+                drawn = iterator._multicard_pass = Pass(loader)
+            if is_first and not loop.has_begun_work:
+                loop.begin_pass()
+                events.begin_pass(loop.epoch)
+            if not loop.batches:
+                events.begin_draws()
+            events.note(DATA)
+        if is_training_thread and loader.description.num_workers == 0:
+            # Last, so that the CPU time is the loader's.
+            self._loading_began_s = thread_time()
         return drawn
 
     def batch_given(self, iterator: Any, drawn: Pass, batch: Any, given: bool) -> None:
@@ -271,7 +278,11 @@ class Observer:
         events = NOT_RECORDED
         if self._loading_thread == process.training_thread:
             events = process.events
-            process.loading_cpu.batch_ends(iterator._multicard_loader.description, iterator)
+            loader: LoaderDescription = iterator._multicard_loader.description
+            if loader.num_workers == 0:
+                process.loading_cpu.add(loader, thread_time() - self._loading_began_s)
+            else:
+                process.loading_cpu.note_workers(loader, iterator)
         self._loading_thread = None
         if drawn is EVALUATION_PASS:
             samples_asked(iterator)

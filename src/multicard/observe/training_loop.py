@@ -69,6 +69,12 @@ class TrainingLoop:
         """True if the step has drawn a batch to train on, or has had a backward pass."""
         return self.batches > 0 or self.has_backward
 
+    def note_backward(self) -> None:
+        """Note the first backward pass of the step."""
+        self.has_backward = True
+        self.has_ended_untrained = False
+        self.note_trained()
+
     def note_trained(self) -> None:
         """Note that a backward pass or an update has followed the batches of this step."""
         for drawn in self._passes_of_step:

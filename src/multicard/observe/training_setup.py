@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
+from torch import is_anomaly_enabled
 
 from multicard.core.system import read_or_none
 from multicard.core.values import JsonObject
@@ -73,9 +74,11 @@ class BackwardPasses:
 
     def __init__(self) -> None:
         self._passes = self._exchanged = self._needless = self._with_anomaly = self._profiled = 0
-        # Of the open pass: whether it exchanges, if it is of the DistributedDataParallel; how often the parameter's
-        # gradient was changed before it; and whether it adds to gradients that were exchanged.
-        self._exchanges = False
+        # True if the open pass exchanges gradients, provided that it is of the DistributedDataParallel. Only then `end`
+        # must be called.
+        self.exchanges = False
+        # Of the open pass: how often the parameter's gradient was changed before it, and whether it adds to gradients
+        # that were exchanged.
         self._before: int | None = None
         self._adds = False
         # A weak reference to a parameter that gets gradients; None until one is needed, and once it has none.
@@ -91,26 +94,29 @@ class BackwardPasses:
     def begin(self) -> None:
         """Called when a backward pass begins."""
         self._passes += 1
-        if torch.is_anomaly_enabled():
+        if is_anomaly_enabled():
             self._with_anomaly += 1
         if _is_profiled():
             self._profiled += 1
-        self._exchanges = False
-        if not _wrapped:
-            return
+        if _wrapped:
+            self._begin_of_wrapped()
+        else:
+            self._version = None
+
+    def _begin_of_wrapped(self) -> None:
+        self.exchanges = False
         wrapped = list(_wrapped)  # garbage that is collected meanwhile may take one away
-        if len(wrapped) != 1:
-            return
-        self._before = self._gradient_version()
-        # The gradients are those of the last pass, unless they were cleared, set to zero or changed in the meantime.
-        self._adds = self._version is not None and self._version == self._before
-        self._exchanges = getattr(wrapped[0](), "require_forward_param_sync", False)
+        if len(wrapped) == 1:
+            self._before = self._gradient_version()
+            # The gradients are those of the last pass, unless they were cleared, set to zero or changed since then.
+            self._adds = self._version is not None and self._version == self._before
+            self.exchanges = getattr(wrapped[0](), "require_forward_param_sync", False)
+        if not self.exchanges:
+            self._version = None
 
     def end(self) -> None:
-        """Called when a backward pass has ended."""
-        if not self._exchanges:
-            self._version = None
-            return
+        """Called when a backward pass has ended that `exchanges`."""
+        self.exchanges = False
         version = self._gradient_version()
         if version is None:
             version = self._version_of_another()
