@@ -10,6 +10,24 @@ from typing import Any
 from multicard.core.system import cpu_seconds
 from multicard.observe.loaders import LoaderDescription
 
+# The CPU time of a thread is read by a call of the system, which takes as long as all else that the observer does for a
+# batch. So of the batches of a step after its first, one in so many is timed.
+ONE_IN = 4
+
+
+def batches_timed(step: int, batches: int) -> int:
+    """Return for how many batches the CPU time of the next one counts; 0 if it is not timed.
+
+    `step`: number of the open step; `batches`: how many it has drawn. Which batches of a step are timed changes from
+    step to step, so that each is timed as often as the others, also if one batch in so many takes longest.
+
+    >>> [[batches_timed(step, batches) for batches in range(6)] for step in (1, 2)]
+    [[1, 0, 0, 4, 0, 0], [1, 0, 4, 0, 0, 0]]
+    """
+    if batches == 0:
+        return 1
+    return 0 if (step + batches) % ONE_IN else ONE_IN
+
 
 class LoadingCpu:
     """Counts the CPU seconds of the loaders of this process, by their descriptions."""
@@ -18,13 +36,16 @@ class LoadingCpu:
         self._ended_s: dict[LoaderDescription, float] = defaultdict(float)  # of batches, and of workers that have ended
         # By the pids of workers that live: whose they are, and their CPU seconds when last looked at.
         self._workers: dict[int, tuple[LoaderDescription, float]] = {}
-        # The loader without workers that gave the latest batch, and seconds of its latest batches, which are not in
+        # The loader without workers whose batch was timed last, and seconds of its latest batches, which are not in
         # `_ended_s` yet: to look a description up takes longer than to compare it.
         self._latest: LoaderDescription | None = None
         self._latest_s = 0.0
 
     def add(self, loader: LoaderDescription, seconds: float) -> None:
-        """Called when a loader without workers has given a batch, or had none, with the CPU seconds that this took."""
+        """Called when a loader without workers has given a batch, or had none.
+
+        `seconds`: CPU seconds that this took, times the number of batches that it stands for (`batches_timed`).
+        """
         if loader is not self._latest:
             self._add_latest()
             self._latest = loader

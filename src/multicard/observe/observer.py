@@ -29,6 +29,7 @@ from multicard.observe.ablation import Replay
 from multicard.observe.batches import EVALUATION_PASS, Pass
 from multicard.observe.events import NOT_RECORDED
 from multicard.observe.loaders import Loader, LoaderDescription, samples_asked
+from multicard.observe.loading_cpu import batches_timed
 from multicard.observe.observed_process import ObservedProcess
 from multicard.observe.phases import (
     BACKWARD,
@@ -56,7 +57,9 @@ class Observer:
         # The thread that waits for a batch, or for the iterator of a plain loader (see `iterator_asked`); None if none
         # waits.
         self._loading_thread: int | None = None
-        self._loading_began_s = 0.0  # CPU time of this thread when it asked for the latest batch
+        # CPU time of this thread when it asked for the latest batch, and for how many batches it is timed.
+        self._loading_began_s = 0.0
+        self._timed_batches = 0
         # The optimizer that was updated inside a graph of torch.compile, where its hooks are not called. None if there
         # is none, and once the update is noted.
         self.updated_in_graph: Any = None
@@ -245,7 +248,8 @@ class Observer:
         loop = process.loop
         events = process.events if is_training_thread else NOT_RECORDED
         drawn: Pass | None = getattr(iterator, "_multicard_pass", None)
-        if loop.batches and loop.shows_test(drawn):
+        # A further batch of the same pass shows nothing new.
+        if (drawn is not loop.latest_pass or loop.has_ended_untrained) and loop.shows_test(drawn):
             loop.discard_test()
             events.retract_draws()
         if is_test:
@@ -264,8 +268,9 @@ class Observer:
                 events.begin_draws()
             events.note(DATA)
         if is_training_thread and loader.description.num_workers == 0:
-            # Last, so that the CPU time is the loader's.
-            self._loading_began_s = thread_time()
+            self._timed_batches = batches_timed(loop.step, loop.batches)
+            if self._timed_batches:
+                self._loading_began_s = thread_time()
         return drawn
 
     def batch_given(self, iterator: Any, drawn: Pass, batch: Any, given: bool) -> None:
@@ -279,10 +284,10 @@ class Observer:
         if self._loading_thread == process.training_thread:
             events = process.events
             loader: LoaderDescription = iterator._multicard_loader.description
-            if loader.num_workers == 0:
-                process.loading_cpu.add(loader, thread_time() - self._loading_began_s)
-            else:
+            if loader.num_workers != 0:
                 process.loading_cpu.note_workers(loader, iterator)
+            elif self._timed_batches:
+                process.loading_cpu.add(loader, self._timed_batches * (thread_time() - self._loading_began_s))
         self._loading_thread = None
         if drawn is EVALUATION_PASS:
             samples_asked(iterator)

@@ -48,6 +48,7 @@ class TrainingLoop:
         self.has_ended_untrained = False
         self._batches_of_loader = 0  # batches of `loader` that this step has drawn
         self._passes_of_step: list[Pass] = []
+        self.latest_pass: Pass | None = None  # of the latest batch of the step
         self._before_pass: Position | None = None
 
     def end_step(self) -> None:
@@ -60,6 +61,7 @@ class TrainingLoop:
     def restart(self) -> None:
         """Count steps from the first again. Batches that were drawn so far count as drawn before the first step."""
         self.step = 0
+        self.latest_pass = None
         for drawn in self.passes:  # the script may go on to draw batches of these passes
             drawn.forget_steps(MOST_UNUSED_BATCHES)
         self.passes.clear()
@@ -96,11 +98,13 @@ class TrainingLoop:
         if drawn.loader == self.loader:
             self._batches_of_loader += 1
             self.batches_in_pass += 1
-        if drawn not in self._passes_of_step:
-            self._passes_of_step.append(drawn)
-        # Mostly it is the latest pass: without looking there first, each batch would be compared with all passes.
-        if not self.passes or (self.passes[-1] is not drawn and drawn not in self.passes):
-            self.passes.append(drawn)
+        if drawn is not self.latest_pass:
+            self.latest_pass = drawn
+            if drawn not in self._passes_of_step:
+                self._passes_of_step.append(drawn)
+            # Mostly it is the latest pass: without looking there first, it would be compared with all passes.
+            if not self.passes or (self.passes[-1] is not drawn and drawn not in self.passes):
+                self.passes.append(drawn)
         drawn.add(self.step, batch, samples)
         if self.step == 0:
             drawn.forget_oldest(MOST_UNUSED_BATCHES)

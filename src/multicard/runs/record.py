@@ -226,7 +226,7 @@ class LoaderRecord(RecordPart):
     cpu_s: float | None = Field(
         None,
         description="CPU time of its workers in the measured steps; without workers that of the thread that trains "
-        "while it loads.",
+        "while it loads, estimated from one in four of the batches of a step after its first.",
     )
 
 

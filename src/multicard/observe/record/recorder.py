@@ -98,6 +98,10 @@ class Step:
     where enough objects were made, by whatever code, so it is no loading, and counts as time outside of the phases.
     """
 
+    __slots__ = (
+        "counts", "end", "epoch", "garbage_s", "number", "peaks", "phases", "settled", "start", "values", "window",
+    )  # fmt: skip
+
     def __init__(self, number: int, epoch: int, window: str, start: Mark):
         self.number = number
         self.epoch = epoch
