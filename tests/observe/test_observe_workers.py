@@ -8,6 +8,7 @@ import pytest
 
 from multicard.core.host_work import SAMPLING, STARTING, STOPPING
 from multicard.observe.host_work import CallTimer
+from multicard.observe.loading_cpu import batches_timed
 from observed_scripts import Observed, Server, after_head
 
 
@@ -18,6 +19,11 @@ def test_what_counts_as_other_work_is_left_out_of_the_open_call() -> None:
     timer.leave_out(1000.0)
     seconds = timer.end()
     assert seconds is not None and 0.02 - 1000.0 <= seconds < 0
+
+
+def test_each_batch_of_a_step_counts_once_in_the_mean_of_four_steps() -> None:
+    for batches in range(20):
+        assert sum(batches_timed(step, batches) for step in range(7, 11)) == 4
 
 
 # Batches of 10 ms of the training, in passes of four batches.
