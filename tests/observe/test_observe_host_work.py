@@ -85,6 +85,25 @@ def test_compilations_are_counted_in_the_steps_that_compile(server: Server, tmp_
     assert work["site"].startswith("script.py:")
 
 
+# PyTorch asks this hook why it compiles before its callbacks for the begin of a compilation.
+ASKED_BEFORE = """
+import time
+import torch._dynamo
+torch._dynamo.utils.register_hook_for_recompile_user_context(lambda: time.sleep(0.3) or "")
+"""
+
+
+@pytest.mark.slow
+def test_what_pytorch_does_before_it_compiles_counts_as_compiling(server: Server, tmp_path: Path) -> None:
+    found = server.run(tmp_path, after_head(ASKED_BEFORE + COMPILING))
+    assert found.rank["outcome"] == "completed", found.output
+    [work] = [each for each in found.rank["observed"]["host_work"] if each["kind"] == "compiling"]
+    assert work["first_steps"] == [2, 3, 4]
+    # In each of the three steps it is asked once, at least.
+    measured_s = sum(float(step["duration_s"]) for step in found.of("measured"))
+    assert 3 * 0.3 <= work["seconds"] < measured_s
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("persistent", "steps"), [(False, [4]), (True, [])])
 def test_workers_that_start_in_each_pass_are_counted_and_those_that_stay_are_not(
