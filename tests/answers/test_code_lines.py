@@ -51,7 +51,9 @@ def test_a_line_outside_of_the_phases_is_told_with_what_it_calls(tmp_path: Path)
     )
     assert found.remedy == "less frequent logging, or a thread that writes"
     assert found.share == pytest.approx(0.6, rel=1e-3)
-    assert f"- Try next: {found.remedy}, since {found.evidence}; up to 2.50×" in recommendations(results)
+    # At least 19 of 20 parts of 56.03 ms go, and at most the 60 ms outside of the phases: 46.8 and 40 of 100 ms stay.
+    gain = "at least 2.14× as fast with a 20th of it, up to 2.50× without it"
+    assert f"- Try next: {found.remedy}, since {found.evidence}; {gain}" in recommendations(results)
 
 
 @pytest.mark.parametrize(
@@ -69,6 +71,8 @@ def test_the_remedy_is_for_what_the_line_calls(called: str | None, remedy: str, 
     results = results_of(tmp_path, runs(), samples(0.5, called=called), IN_FORWARD)
     [found] = diagnoses(results.configurations()[0], results)
     assert found.remedy == remedy
+    # Only what is still to be done in some steps leaves a part.
+    assert found.is_made_rare == remedy.startswith("less work at")
 
 
 def test_shares_are_lower_bounds_where_many_samples_came_late(tmp_path: Path) -> None:

@@ -239,6 +239,8 @@ def test_of_a_collective_the_shortest_rank_counts_and_few_of_them_have_another_r
     [found] = diagnoses(results.configurations()[0], results)
     assert found.share == pytest.approx(0.1, rel=0.01)
     assert found.remedy == "an exchange in one of many steps, if it is for logging"
+    # 100 ms less 9.5 and less 10.
+    assert found.cause.endswith("; at least 1.10× as fast with a 20th of it, up to 1.11× without it")
 
 
 @pytest.mark.parametrize(
@@ -261,6 +263,27 @@ def test_compilations_in_each_step_are_told_from_a_warm_up_that_is_too_short(
     assert found.remedy == remedy
     assert found.gain == pytest.approx(4, rel=0.01)
     assert found.evidence == f"`torch.compile` compiles in {steps} of 50 measured steps, 75.0 ms of a step (75%)"
+    # More than the compiler's own time is lost by compiling.
+    assert found.cause.endswith("; at least 4.00× as fast without it")
+
+
+def test_compilations_in_some_steps_take_the_time_by_which_these_are_longer(tmp_path: Path) -> None:
+    # Every tenth step takes 250 in place of 50 ms, of which the compiler knows 150: 5 × 200 of 5 × 250 + 45 × 50 ms.
+    working = range(20, 61, 10)
+    numbers = ", ".join(map(str, working))
+    rows = [
+        work(at, "compiling", "torch.compile", 0.1, 0.015, steps=5, first_steps=numbers) for at in range(len(STEADY))
+    ]
+    steps = [
+        {"at": at, "rank": 0, "step": step, "window": "measured", "duration_s": 0.250 if step in working else 0.050}
+        for at in range(len(STEADY))
+        for step in range(11, 61)
+    ]
+    results = results_of(tmp_path, runs(1, 0.070), rows, steps=steps)
+    [found] = diagnoses(results.configurations()[0], results)
+    assert found.share == pytest.approx(1.0 / 3.5)
+    assert found.evidence == "`torch.compile` compiles in 5 of 50 measured steps, 20.0 ms of a step (29%)"
+    assert found.cause.endswith("; up to 1.40× as fast without it")
 
 
 @pytest.mark.parametrize(("seconds", "first"), [(0.030, "no `gc.collect()`"), (0.010, "more loader workers")])

@@ -108,6 +108,11 @@ def test_small_buckets_take_what_the_backward_pass_grew_by_less_one_of_the_usual
     [found] = causes(results_of(tmp_path / "small", ONE + TWO, **changed))
     assert found.share == pytest.approx(0.99 * 60 / 180, rel=0.01)
     assert found.remedy == "a larger `bucket_cap_mb` (25 by default, which makes 1 bucket)"
+    # Of 180 ms at least 60 go, less one of 100 buckets of a backward pass of 120 ms, and 8 ms in which a network of
+    # 1 Gbit/s sends 1 MB once: 50.8. At most the 80 ms go by which the step is longer, less 0.6 ms for a bucket: 79.4.
+    assert found.least_share == pytest.approx(50.8 / 180, rel=0.01)
+    assert found.most_share == pytest.approx(79.4 / 180, rel=0.01)
+    assert found.cause.endswith("; 1.39 to 1.79× as fast without it")
     # As many buckets that are large, or that the script did not choose.
     for number, other in enumerate(({"gradient_bytes": 200_000_000}, {"bucket_limit_bytes": 25 * 2**20})):
         assert causes(results_of(tmp_path / str(number), ONE + TWO, **changed | other)) == []

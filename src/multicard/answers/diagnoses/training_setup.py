@@ -4,7 +4,8 @@ from statistics import fmean
 from typing import Any
 
 from multicard.answers.bottlenecks.bottlenecks import LEAST
-from multicard.answers.scaling.growth import growths
+from multicard.answers.scaling.growth import Growth, growths
+from multicard.core.layout import BACKWARD
 from multicard.results.configuration import Configuration
 from multicard.results.results import Results
 from multicard.runs.record import TrainingSetup
@@ -38,12 +39,21 @@ def _joint(name: str, cells: list[Any]) -> Any:
     return known[0] if len(set(known)) == 1 and len(known) == len(cells) else None
 
 
-def grown_share(configuration: Configuration, results: Results, phase: str) -> float | None:
-    """Return the share of the step by which a phase is longer than in the ideal step (see `growth.Growth`).
+def growth_of(configuration: Configuration, results: Results) -> Growth | None:
+    """Return how much longer the step is than the ideal step (see `growth.Growth`), by its phases.
 
-    It is 0 if the phase is not longer, and None if there is no run on one device, or if a trace divides the step.
+    None if there is no run on one device, or if a trace divides the step.
     """
     growth = growths(results.configurations()).get(configuration.key)
+    return growth if growth is not None and BACKWARD in growth.parts else None
+
+
+def grown_share(configuration: Configuration, results: Results, phase: str) -> float | None:
+    """Return the share of the step by which a phase is longer than in the ideal step.
+
+    It is 0 if the phase is not longer, and None if that is not known (`growth_of`).
+    """
+    growth = growth_of(configuration, results)
     if growth is None or phase not in growth.parts:
         return None
     return max(0.0, growth.parts[phase]) / sum(growth.step_s.values())

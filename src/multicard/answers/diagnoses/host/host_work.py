@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from multicard.answers.bottlenecks.bottlenecks import LEAST, mean_parts
-from multicard.answers.diagnoses.diagnosis import OUTSIDE, Diagnosis
+from multicard.answers.diagnoses.diagnosis import OUTSIDE, RARE, Diagnosis
 from multicard.answers.diagnoses.host.regular import Period, period_of
 from multicard.core.grouping import grouped
 from multicard.core.host_work import AUTOMATIC, COLLECTIVE, COMPILING, GARBAGE, SAVING
@@ -221,7 +221,16 @@ def _collectives(
             calls = listed([piece.words for piece in parts[:2]])
             is_one = len(parts) == 1 and number(round(parts[0].calls, 1)) == "1"
             evidence = f"{calls} {'takes' if is_one else 'take'} {duration(seconds)} of a step ({percent(share)})"
-            yield Diagnosis(evidence, remedy, share, phase=OUTSIDE if parts is outside else None)
+            is_made_rare = remedy == _NOT_EACH_STEP
+            yield Diagnosis(
+                evidence,
+                remedy,
+                share,
+                phase=OUTSIDE if parts is outside else None,
+                least_share=(1 - RARE) * share if is_made_rare else None,
+                most_share=share,
+                is_made_rare=is_made_rare,
+            )
 
 
 def _is_of_buckets(piece: WorkOfSteps, setup: TrainingSetup) -> bool:
@@ -236,21 +245,31 @@ def _is_of_buckets(piece: WorkOfSteps, setup: TrainingSetup) -> bool:
 def _compiling(
     configuration: Configuration, results: Results, work: Sequence[WorkOfSteps], step_s: float
 ) -> Iterator[Diagnosis]:
-    """Yield what torch.compile takes in measured steps: for new shapes, or since the warm-up is too short."""
+    """Yield what torch.compile takes in measured steps: for new shapes, or since the warm-up is too short.
+
+    Where some steps do not compile, it is the time by which those that do are longer. Where all compile, it is the time
+    within torch.compile, to which more comes that is not timed: the first run of what was compiled, the search for
+    compiled code that fits, and on several ranks the waits for the one that compiles longest in a step.
+    """
     compiling = [piece for piece in work if piece.kind == COMPILING]
     seconds = sum(piece.seconds for piece in compiling)
-    share = seconds / step_s
-    if share < LEAST:
-        return
     table = _rows_of(configuration, results)
     rows = table[table["kind"] == COMPILING]
+    if rows.empty:
+        return
+    long_steps = _long_steps_of_runs(rows, results)
+    share = fmean(steps.share for steps in long_steps) if long_steps else seconds / step_s
+    if share < LEAST:
+        return
     steps = fmean(run.number("measured_steps") or 1.0 for run in configuration.completed)
     compiled = float(rows.groupby(["run", "rank"])["steps"].max().mean())
     evidence = (
         f"`torch.compile` compiles in {number(round(compiled, 1))} of {number(round(steps, 1))} measured steps, "
-        f"{duration(seconds)} of a step ({percent(share)})"
+        f"{duration(share * step_s)} of a step ({percent(share)})"
     )
-    yield Diagnosis(evidence, _WARM_UP if compiled / steps < RARELY else _FEW_SHAPES, share)
+    remedy = _WARM_UP if compiled / steps < RARELY else _FEW_SHAPES
+    # With neither bound the share is the largest.
+    yield Diagnosis(evidence, remedy, share, least_share=None if long_steps else share)
 
 
 class _LongSteps(NamedTuple):
@@ -275,13 +294,7 @@ def _rare_work(
     rows = table[table["kind"] == kind]
     if rows.empty or not step_s:
         return
-    steps = results.table("steps")
-    measured = dict(list(steps[steps["window"] == "measured"].groupby("run")))
-    known = [
-        long_steps
-        for run, of_run in rows.groupby("run")
-        if run in measured and (long_steps := _long_steps(of_run, measured[run])) is not None
-    ]
+    known = _long_steps_of_runs(rows, results)
     first = rows.iloc[0]
     call = f"`{first['function']}`{place(first['site'])} {does}"
     if not known:
@@ -306,6 +319,14 @@ def _rare_work(
     is_outside = all(piece.phase is None for piece in work if piece.kind == kind)
     if share >= LEAST:
         yield Diagnosis(evidence, remedy, share, phase=OUTSIDE if is_outside else None)
+
+
+def _long_steps_of_runs(work: pd.DataFrame, results: Results) -> list[_LongSteps]:
+    """Return `_long_steps` of each run for which they are known. `work`: rows of the table `host_work` of one kind."""
+    steps = results.table("steps")
+    measured = dict(list(steps[steps["window"] == "measured"].groupby("run")))
+    of_runs = [_long_steps(rows, measured[run]) for run, rows in work.groupby("run") if run in measured]
+    return [long_steps for long_steps in of_runs if long_steps is not None]
 
 
 def _long_steps(work: pd.DataFrame, steps: pd.DataFrame) -> _LongSteps | None:

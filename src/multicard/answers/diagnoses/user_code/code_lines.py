@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from multicard.answers.bottlenecks.bottlenecks import LEAST, mean_parts
-from multicard.answers.diagnoses.diagnosis import OUTSIDE, Diagnosis
+from multicard.answers.diagnoses.diagnosis import OUTSIDE, RARE, Diagnosis
 from multicard.answers.diagnoses.host.host_work import WorkOfSteps, work_of
 from multicard.answers.diagnoses.user_code.code_places import MAIN_SHARE, CodePlace, places_of
 from multicard.answers.diagnoses.user_code.phase_samples import (
@@ -36,11 +36,12 @@ _OUTSIDE = "outside of loader, forward, backward and optimizer"
 _BEFORE_MODEL = "between the batch and the first call of the model"
 _IN_DATA_SET = "this preparation of data in the data set, so that workers of the loader do it"
 _IN_PLACE = "an update in place, as by `torch.optim.swa_utils.AveragedModel`, instead of a copy"
+_LESS_LOGGING = "less frequent logging, or a thread that writes"
 # What to do about a line, by the beginnings of names of functions that it calls.
 _REMEDIES = {
     ("copy.",): _IN_PLACE,
     ("json.", "csv.", "logging.", "pickle.", "yaml.", "tqdm.", "wandb.", "mlflow.", "torch.utils.tensorboard.",
-     "tensorboard", "matplotlib.", "pandas."): "less frequent logging, or a thread that writes",
+     "tensorboard", "matplotlib.", "pandas."): _LESS_LOGGING,
     ("PIL.", "cv2.", "torchvision.transforms.", "torchvision.io.", "albumentations.", "transformers.tokenization"):
         _IN_DATA_SET,
     ("torch.profiler.", "torch.autograd.profiler"): "no profiler, or one with a `schedule` of a few steps",
@@ -68,8 +69,13 @@ def _before_the_model(configuration: Configuration, results: Results) -> Iterato
         return
     for place in _places_beside_training(configuration, results, TRANSFER)[:MOST_REPORTED]:
         if _takes_long(place):
-            share = _share_words(place, _shows_nearly_all(configuration, results))
-            yield Diagnosis(f"{share} is at {place.words}, {_BEFORE_MODEL}", _IN_DATA_SET, place.share.value)
+            evidence = f"{_share_words(place, _shows_nearly_all(configuration, results))} is at {place.words}"
+            yield Diagnosis(
+                f"{evidence}, {_BEFORE_MODEL}",
+                _IN_DATA_SET,
+                place.share.value,
+                most_share=place.share.high,
+            )
 
 
 def _outside_of_phases(configuration: Configuration, results: Results) -> Iterator[Diagnosis]:
@@ -94,12 +100,22 @@ def _outside_of_phases(configuration: Configuration, results: Results) -> Iterat
         may_wait_for_gpu = is_gpu and (place.called is None or place.called.startswith("torch."))
         if is_explained or may_wait_for_gpu or not _takes_long(place):
             continue
-        share = _share_words(place, _shows_nearly_all(configuration, results))
-        evidence = f"{share} is at {place.words}, {_OUTSIDE}"
+        share_words = _share_words(place, _shows_nearly_all(configuration, results))
+        evidence = f"{share_words} is at {place.words}, {_OUTSIDE}"
         if is_gpu:
             evidence += f", and for {percent(outside_share)} the GPU is idle while the host makes no GPU call"
-        remedy = remedy_of_call(place) or _LESS_AT_LINE.format(place.position)
-        yield Diagnosis(evidence, remedy, min(place.share.value, outside_share), phase=OUTSIDE)
+        remedy = remedy_of_call(place)
+        # A GPU may be idle for another reason while the host is there, so that nothing is sure to be gained.
+        is_made_rare = remedy in (None, _LESS_LOGGING) and not is_gpu
+        yield Diagnosis(
+            evidence,
+            remedy or _LESS_AT_LINE.format(place.position),
+            min(place.share.value, outside_share),
+            phase=OUTSIDE,
+            least_share=(1 - RARE) * (place.share.low or 0.0) if is_made_rare else None,
+            most_share=min(place.share.high or 1.0, outside_share),
+            is_made_rare=is_made_rare,
+        )
 
 
 def place_of_long_steps(configuration: Configuration, results: Results, share: float) -> CodePlace | None:

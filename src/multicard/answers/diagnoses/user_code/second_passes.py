@@ -45,7 +45,7 @@ def diagnoses(configuration: Configuration, results: Results, setup: TrainingSet
         f"about {percent(call.share.value)} of a step ({time}) is forward passes that no backward pass follows"
         f"{place(call.site, ', called in ', '')}"
     )
-    yield Diagnosis(evidence, _REMEDY, call.share.value, phase=OUTSIDE)
+    yield Diagnosis(evidence, _REMEDY, call.share.value, phase=OUTSIDE, most_share=call.share.high)
 
 
 class _ModelCall(NamedTuple):
