@@ -267,6 +267,13 @@ def test_compilations_in_each_step_are_told_from_a_warm_up_that_is_too_short(
     assert found.cause.endswith("; at least 4.00× as fast without it")
 
 
+def test_compilations_may_be_hidden_behind_a_gpu(tmp_path: Path) -> None:
+    rows = [work(at, "compiling", "torch.compile", 1, 0.075, phase="forward") for at in range(3)]
+    results = results_of(tmp_path, runs(1, 0.100, device="cuda"), rows)
+    [found] = diagnoses(results.configurations()[0], results)
+    assert found.cause.endswith("; up to 4.00× as fast without it")
+
+
 def test_compilations_in_some_steps_take_the_time_by_which_these_are_longer(tmp_path: Path) -> None:
     # Every tenth step takes 250 in place of 50 ms, of which the compiler knows 150: 5 × 200 of 5 × 250 + 45 × 50 ms.
     working = range(20, 61, 10)

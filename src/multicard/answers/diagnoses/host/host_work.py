@@ -268,8 +268,9 @@ def _compiling(
         f"{duration(share * step_s)} of a step ({percent(share)})"
     )
     remedy = _WARM_UP if compiled / steps < RARELY else _FEW_SHAPES
-    # With neither bound the share is the largest.
-    yield Diagnosis(evidence, remedy, share, least_share=None if long_steps else share)
+    # A GPU may work on while the host compiles. Where steps are compared, the share is all that is lost.
+    is_least = configuration["device"] == "cpu" and not long_steps
+    yield Diagnosis(evidence, remedy, share, least_share=share if is_least else None)
 
 
 class _LongSteps(NamedTuple):
