@@ -1,5 +1,6 @@
 """Tuning by torchtune's real recipes on CPU processes: what is learned, recorded and saved."""
 
+import importlib.util
 import os
 import re
 import subprocess
@@ -10,6 +11,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+import yaml
 
 from multicard.config.read_run import read_run
 from multicard.core.layout import PHASES
