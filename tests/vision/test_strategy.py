@@ -30,6 +30,7 @@ from multicard.programs.vision.loaders import training_loader
 from multicard.programs.vision.parameters import VisionParameters
 from multicard.programs.vision.prepare import prepare
 from multicard.runs.parameters import run_id
+from multicard.runs.record import RunRecord
 
 # Just enough training for the loss to fall.
 LEARNING = {
@@ -116,7 +117,7 @@ def test_two_ranks_train_as_one_process_does_on_the_whole_batch(
         assert together == pytest.approx(column(one / "epochs.csv.rank0", name), rel=1e-9)
 
 
-def outcome(digits: Path, folder: Path, **changes: Any) -> dict[str, Any]:
+def outcome(digits: Path, folder: Path, **changes: Any) -> RunRecord:
     parameters = VisionParameters(**(TINY | LEARNING | changes))
     unsupported = Run(run_id(parameters), parameters).unsupported_reason(Machine.here())
     if unsupported:
@@ -151,6 +152,18 @@ def test_the_loss_goes_down(changes: dict[str, Any], digits: Path, tmp_path: Pat
     outcome(tmp_path / "synthetic" if "dataset" in changes else digits, tmp_path / "run", **changes)
     losses = column(tmp_path / "run" / "epochs.csv", "train_loss")
     assert losses[-1] < losses[0]
+
+
+@pytest.mark.slow
+def test_a_group_of_one_rank_trains_without_a_launcher(digits: Path, tmp_path: Path) -> None:
+    few = {"epochs": 1, "steps_per_epoch": 6}
+    losses = []
+    for strategy in ("ddp-ds", "fsdp"):
+        record = outcome(digits, tmp_path / strategy, strategy=strategy, **few)
+        assert "torch.distributed.run" not in record.command
+        losses.append(column(tmp_path / strategy / "steps.csv", "loss"))
+    # With one rank nothing is averaged and nothing is split, and both strategies have the same sampler.
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
 
 
 @pytest.mark.slow

@@ -143,8 +143,13 @@ class VisionParameters(JobParameters):
 
     @property
     def distributed(self) -> bool:
-        """True if torchrun starts the ranks and they form a process group."""
+        """True if the ranks form a process group, also a single one."""
         return STRATEGIES[self.strategy].distributed
+
+    @property
+    def launched_by(self) -> str:
+        """Name of the launcher: torchrun for several ranks; a single one has no other to find."""
+        return "torchrun" if self.ranks > 1 else "python"
 
     @property
     def loads_in_step(self) -> bool:

@@ -17,11 +17,15 @@ def join(parameters: VisionParameters) -> tuple[int, torch.device]:
         torch.cuda.set_device(device)
     if not parameters.distributed:
         return rank, device
-    if device.type == "cuda" and len(visible_gpus()) >= parameters.devices_per_node:
-        dist.init_process_group("nccl", device_id=device)
+    # NCCL refuses ranks that share a GPU.
+    has_nccl = device.type == "cuda" and len(visible_gpus()) >= parameters.devices_per_node
+    backend, bound_device = ("nccl", device) if has_nccl else ("gloo", None)
+    if parameters.ranks == 1:
+        # A single rank has no other to find. It needs no port, and no launcher, which would import torch for seconds.
+        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1, device_id=bound_device)
     else:
-        # For CPUs, and for ranks that share a GPU, which NCCL refuses.
-        dist.init_process_group("gloo")
+        # The launcher's variables say where the ranks meet.
+        dist.init_process_group(backend, device_id=bound_device)
     return rank, device
 
 

@@ -13,7 +13,7 @@ class Strategy:
 
     name: str
     description: str  # for the schema and the documentation
-    # True: torchrun starts a rank for each device, and they form a process group. False: there is one process.
+    # True: each device has a rank, and the ranks form a process group. False: there is one process without a group.
     distributed = True
     # True: each rank sees its own share of the data. False: each rank iterates over all of it.
     distributed_sampler = False
