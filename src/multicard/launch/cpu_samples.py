@@ -5,20 +5,20 @@ ranks use the same clock, `time.monotonic`, which all processes of a node share.
 decided later, by `multicard.results.conditions`.
 """
 
+import csv
+import itertools
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-import pandas as pd
 import psutil
 
 from multicard.core.system import read_or_none
 from multicard.core.values import Row
-from multicard.launch.sampler import Samples, Windows, read_samples, sampling
+from multicard.launch.sampler import Samples, Windows, complete_lines, sampling
 from multicard.runs.record import CpuUse, NodeConditions
 
 PROC = Path("/proc")
@@ -26,8 +26,9 @@ PROC = Path("/proc")
 # thousands of processes a sample takes long.
 PERIOD_S = 0.5
 MOST_OF_A_CPU = 0.005
-SECONDS = ["others_cpu_s", "stolen_cpu_s"]
-COLUMNS = ("time_s", *SECONDS, "usable_cpus")
+COLUMNS = ("time_s", "others_cpu_s", "stolen_cpu_s", "usable_cpus")
+# A row of the samples, by `COLUMNS`.
+Sample = Mapping[str, float]
 
 
 class CpuTimes(NamedTuple):
@@ -90,29 +91,31 @@ def host_record(file: Path, windows: Windows = ()) -> NodeConditions:
     `file`: written by `sample_cpus`. `windows`: start and end of each rank's measured windows, of all ranks of the
     node, by `time.monotonic`.
     """
-    samples = read_samples(file, COLUMNS)
-    # Each row covers the interval from the sample before it to its own sample.
-    spent = samples[["time_s", *SECONDS]].diff().rename(columns={"time_s": "wall_s"}).iloc[1:]
-    starts = samples["time_s"].iloc[:-1].to_numpy()
-    ends = samples["time_s"].iloc[1:].to_numpy()
-    is_measured = np.zeros(len(spent), dtype=bool)
-    for start, end in windows:
-        is_measured |= (starts < end) & (ends > start)
-    measured = spent[is_measured]
+    rows = csv.DictReader(complete_lines(file).splitlines())
+    samples = [{name: float(row[name]) for name in COLUMNS} for row in rows]
+    intervals = list(itertools.pairwise(samples))
+    measured = [
+        (before, after)
+        for before, after in intervals
+        if any(before["time_s"] < end and after["time_s"] > start for start, end in windows)
+    ]
     return NodeConditions(
-        **_sums(spent),
-        usable_cpus=None if samples.empty else int(samples["usable_cpus"].iloc[-1]),
-        measured_steps=None if measured.empty else CpuUse(**_sums(measured)),
+        **_spent(intervals),
+        usable_cpus=int(samples[-1]["usable_cpus"]) if samples else None,
+        measured_steps=CpuUse(**_spent(measured)) if measured else None,
     )
 
 
-def _sums(spent: pd.DataFrame) -> dict[str, float | None]:
-    """Return the sum of each column of seconds; None for each column if there are no rows."""
-    names = (*SECONDS, "wall_s")
-    if spent.empty:
-        return dict.fromkeys(names)
+def _spent(intervals: Sequence[tuple[Sample, Sample]]) -> dict[str, float | None]:
+    """Return the seconds between the two samples of each interval, summed; None for each if there are no intervals."""
+    columns = {"others_cpu_s": "others_cpu_s", "stolen_cpu_s": "stolen_cpu_s", "wall_s": "time_s"}
+    if not intervals:
+        return dict.fromkeys(columns)
     # `others_cpu_s` is a difference of two numbers that are rounded to clock ticks, so it can be just below zero.
-    return {name: max(0.0, float(spent[name].sum())) for name in names}
+    return {
+        name: max(0.0, sum(after[column] - before[column] for before, after in intervals))
+        for name, column in columns.items()
+    }
 
 
 def cpu_times(proc: Path = PROC) -> CpuTimes:

@@ -6,22 +6,25 @@ which all processes of a node share. A value that cannot be read is None, becaus
 Whether the run counts as disturbed is decided later, by `multicard.results.conditions`.
 """
 
+import io
 import itertools
+import math
 import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from multicard.core.system import read_or_none
 from multicard.core.values import Row
-from multicard.launch.sampler import Samples, Windows, read_samples, sampling
+from multicard.launch.sampler import Samples, Windows, complete_lines, sampling
 from multicard.runs.record import CLOCK_REASONS, Energy, GpuConditions, GpuState
+
+# NumPy and pandas are imported where samples of GPUs are read: a launcher starts half a second sooner without them.
+if TYPE_CHECKING:
+    import pandas as pd
 
 PERIOD_S = 0.1  # seconds between samples; drivers update power and energy every 20 to 100 ms
 SLOW_EVERY = 10  # every tenth sample has the power limits, because reading them takes longer
@@ -152,13 +155,18 @@ class GpuSamples:
     A value that was not read is NaN. A problem of NVML itself, which concerns all GPUs, has the UUID "".
     """
 
-    gpus: dict[str, pd.DataFrame] = field(default_factory=dict)
+    gpus: "dict[str, pd.DataFrame]" = field(default_factory=dict)
     problems: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def read(cls, file: Path) -> "GpuSamples":
         """Read the file that `sample_gpus` wrote. Without the file there are neither samples nor problems."""
-        rows = read_samples(file, COLUMNS).fillna({"gpu": ""})
+        lines = complete_lines(file)
+        if not lines:
+            return cls()
+        from multicard.core.tables import parse_csv
+
+        rows = parse_csv(io.StringIO(lines), dtype={"gpu": str, "problem": str}).fillna({"gpu": ""})
         problems = rows.dropna(subset="problem").set_index("gpu")["problem"]
         samples = rows[rows["problem"].isna()]
         return cls(dict(iter(samples.groupby("gpu"))), dict(problems))
@@ -195,7 +203,7 @@ class GpuMeasures:
     memory_used_bytes: int | None
 
 
-def _energy(samples: pd.DataFrame, windows: Windows) -> Energy:
+def _energy(samples: "pd.DataFrame", windows: Windows) -> Energy:
     """Return the energy in some windows: the increase of the energy counter from start to end of each, summed.
 
     The counter at a start or end is interpolated linearly between the samples before and after it. If the energy is not
@@ -211,6 +219,8 @@ def _energy(samples: pd.DataFrame, windows: Windows) -> Energy:
     # Beyond the readings `np.interp` would take the counter to stand still.
     if not _cover(readings, windows):
         return Energy(reason="the driver does not tell the energy throughout")
+    import numpy as np
+
     starts, ends = np.transpose(windows)
     joules_at_starts = np.interp(starts, readings["time_s"], readings["energy_j"])
     joules_at_ends = np.interp(ends, readings["time_s"], readings["energy_j"])
@@ -218,14 +228,14 @@ def _energy(samples: pd.DataFrame, windows: Windows) -> Energy:
     return Energy(energy_j=joules, duration_s=float((ends - starts).sum()), reason=None)
 
 
-def _cover(samples: pd.DataFrame, windows: Windows) -> bool:
+def _cover(samples: "pd.DataFrame", windows: Windows) -> bool:
     """Return True if the samples begin before the first window, and end after the last, or a period short of that."""
     times = samples["time_s"]
     (first_start, _), (_, last_end) = windows[0], windows[-1]
     return first_start >= times.iloc[0] - PERIOD_S and last_end <= times.iloc[-1] + PERIOD_S
 
 
-def _conditions(samples: pd.DataFrame, windows: Windows) -> GpuConditions:
+def _conditions(samples: "pd.DataFrame", windows: Windows) -> GpuConditions:
     """Return the state of a GPU before and after its measured windows, and why its clocks were low in them.
 
     `after` is None if no sample lies in a window. `clock_reasons` is None if no sample in a window has reasons, and
@@ -242,7 +252,7 @@ def _conditions(samples: pd.DataFrame, windows: Windows) -> GpuConditions:
     )
 
 
-def _most_memory(samples: pd.DataFrame, windows: Windows) -> int | None:
+def _most_memory(samples: "pd.DataFrame", windows: Windows) -> int | None:
     """Return the most memory in use in some windows, in bytes; None if it was not sampled.
 
     Callers pass the first window only. The evaluation after it takes memory, too, and PyTorch keeps that memory, so
@@ -251,21 +261,23 @@ def _most_memory(samples: pd.DataFrame, windows: Windows) -> int | None:
     # A short window may lie between two samples, so each window is extended to two periods before its start.
     extended = [(start - 2 * PERIOD_S, end) for start, end in windows]
     most = _inside(samples, extended)["memory_used_bytes"].max()
-    return None if pd.isna(most) else int(most)
+    return None if math.isnan(most) else int(most)
 
 
-def _inside(samples: pd.DataFrame, windows: Windows) -> pd.DataFrame:
+def _inside(samples: "pd.DataFrame", windows: Windows) -> "pd.DataFrame":
     """Return the samples whose times are in any of the windows."""
+    import numpy as np
+
     is_inside = np.zeros(len(samples), dtype=bool)
     for start, end in windows:
         is_inside |= samples["time_s"].between(start, end).to_numpy()
     return samples[is_inside]
 
 
-def _last_state(samples: pd.DataFrame) -> GpuState:
+def _last_state(samples: "pd.DataFrame") -> GpuState:
     """Return the state at the last of some samples, with the power limits of the last of them that has limits."""
     last = samples[STATE].iloc[-1]
     last = last.fillna(samples[LIMITS].ffill().iloc[-1])
-    readings = {name: None if pd.isna(value) else float(value) for name, value in last.items()}
+    readings = {name: None if math.isnan(value) else float(value) for name, value in last.items()}
     bits = readings.pop("clock_reasons")
     return GpuState(**readings, clock_reasons=None if bits is None else tuple(reason_names(int(bits))))

@@ -2,14 +2,10 @@
 
 import contextlib
 import csv
-import io
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import pandas as pd
-
-from multicard.core.tables import parse_csv
 from multicard.core.values import Row
 
 # Seconds that the job is held up at most by the first sample, and again by the last: a driver may hang.
@@ -53,13 +49,7 @@ def sampling(file: Path, columns: Sequence[str], samples: Samples) -> Iterator[N
         thread.join(LIMIT_S)
 
 
-def read_samples(file: Path, columns: Sequence[str]) -> pd.DataFrame:
-    """Return the rows that `sampling` wrote, without a last line that is incomplete.
-
-    Without the file, or without a complete line, return a table with `columns` and no rows.
-    """
+def complete_lines(file: Path) -> str:
+    """Return the lines that `sampling` wrote, without a last one that is incomplete; empty without the file."""
     text = file.read_text(encoding="utf-8") if file.exists() else ""
-    complete = text[: text.rfind("\n") + 1]
-    if not complete:
-        return pd.DataFrame(columns=list(columns))
-    return parse_csv(io.StringIO(complete), dtype={"gpu": str, "problem": str})
+    return text[: text.rfind("\n") + 1]
