@@ -7,8 +7,9 @@ import yaml
 
 from conftest import TINY, ran
 from multicard.cli import main
-from multicard.workflow.report_source import note_source, replacement, stated_path
-from workflow.project_copy import CONFIG, environment, project
+from multicard.core.errors import UserError
+from multicard.workflow.report_source import note_source, refuse_own_files, replacement, stated_path
+from workflow.project_copy import CONFIG, environment, project, snakemake
 
 OTHER = "config/other.yaml"
 EXPERIMENT = {
@@ -34,6 +35,32 @@ def test_a_report_is_replaced_by_that_of_another_configuration_only(tmp_path: Pa
     assert line.startswith(f"{tmp_path}/report.html is of mine.yaml, and that of other file.yaml replaces it")
     (tmp_path / "report.html").unlink()
     assert replacement(tmp_path, "other.yaml") is None
+
+
+@pytest.mark.parametrize("name", ["report.html", "recommendations.md", "claims.csv", "claims_tests.csv"])
+def test_a_file_of_the_users_own_is_not_replaced(name: str, tmp_path: Path) -> None:
+    refuse_own_files(tmp_path, "mine.yaml")
+    (tmp_path / name).write_text("<!DOCTYPE html>\n<html><head><title>Our results</title></head></html>\n")
+    with pytest.raises(UserError) as error:
+        refuse_own_files(tmp_path, "mine.yaml")
+    assert str(error.value) == (
+        f"{tmp_path}/{name}: not written by multicard, which would replace it; rename it, or state another folder as "
+        "results in mine.yaml"
+    )
+
+
+def test_a_command_refuses_to_replace_a_report_of_the_users_own_before_it_runs_anything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.yaml").write_text(yaml.safe_dump(EXPERIMENT | {"results": "shared"}))
+    Path("shared").mkdir()
+    Path("shared/report.html").write_text("mine")
+    with pytest.raises(SystemExit) as end:
+        main(["run", "mine.yaml"])
+    message = f"{end.value}{capsys.readouterr().err}"
+    assert "shared/report.html: not written by multicard" in message
+    assert [path.name for path in Path("shared").iterdir()] == ["report.html"]
 
 
 def test_a_configuration_is_the_same_by_each_of_its_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,6 +92,7 @@ def test_the_pipeline_says_so_before_it_starts(tmp_path: Path) -> None:
     first = ran(*command, CONFIG, cwd=folder, env=environment())
     assert first.returncode == 0, first.stdout + first.stderr
     assert "replaces it" not in first.stderr
+    refuse_own_files(folder / "results", CONFIG)  # all that the pipeline wrote may be written again
     renamed = EXPERIMENT["scenarios"]["formats"] | {"question": "Which one?"}
     other = {"results": "results", "scenarios": {"formats": renamed}}
     (folder / OTHER).write_text(yaml.safe_dump(other))
@@ -74,3 +102,9 @@ def test_the_pipeline_says_so_before_it_starts(tmp_path: Path) -> None:
     assert "no run is missing" in second.stdout.splitlines()[0], "runs are kept"
     third = ran(*command, f"./{OTHER}", cwd=folder, env=environment())
     assert (third.stderr, third.stdout.splitlines()[0]) == ("", "Nothing to be done: the results are there")
+    # Snakemake by itself does not pass the check of the command.
+    (folder / "results/report.html").write_text("mine")
+    fourth = snakemake(folder, "--forcerun", "write_report")
+    assert fourth.returncode != 0
+    assert "results/report.html: not written by multicard" in fourth.stdout + fourth.stderr
+    assert (folder / "results/report.html").read_text() == "mine"

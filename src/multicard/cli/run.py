@@ -52,10 +52,12 @@ def run(arguments: argparse.Namespace) -> None:
     from multicard.cli._pipeline import run_pipeline
     from multicard.config.load import read_experiment
     from multicard.config.plan import Plan
+    from multicard.workflow.report_source import refuse_own_files, stated_path
 
     experiment = read_experiment(arguments.config, arguments.profile)
     if arguments.trailing and not arguments.dry_run:
         sys.exit(0 if run_pipeline(arguments.config, arguments.profile, arguments.trailing) else 1)
+    refuse_own_files(Path(experiment.results), stated_path(arguments.config, Path.cwd()))
     plan = Plan.make(experiment)
     if arguments.dry_run:
         print_runs(plan, arguments.config, arguments.retry_failed)

@@ -1,14 +1,30 @@
-"""Note which configuration a report is of, so that another configuration does not replace it without a word."""
+"""What the report and the conclusions of an experiment replace.
+
+Nothing of the user's is replaced (`refuse_own_files`). A report of another configuration is not replaced without a word
+(`replacement`), for which each results folder has a note of the configuration that its report is of.
+"""
 
 from pathlib import Path
 
+from multicard.core.errors import UserError
 from multicard.core.files import atomic_write
+from multicard.core.layout import CLAIM_TESTS, CLAIMS, RECOMMENDATIONS
 from multicard.core.system import read_or_none
 from multicard.core.text import printable
 
 REPORT = "report.html"
 # File in the results with the path of the configuration file that the report there is of.
 NOTE = Path("logs", "configuration.txt")
+# How files begin that multicard wrote to the top of a results folder; the report has its title in the first lines.
+BEGINNINGS = {
+    REPORT: "<!DOCTYPE html>",
+    RECOMMENDATIONS: "# Recommendations\n",
+    CLAIMS: "claim,verdict,",
+    CLAIM_TESTS: "claim,test,",
+}
+REPORT_TITLE = "<title>multicard:"
+# Characters of a file that show who wrote it.
+SHOWN = 2000
 
 
 def stated_path(configuration: Path, here: Path) -> str:
@@ -42,3 +58,28 @@ def replacement(results: Path, configuration: str) -> str | None:
         f"{results / REPORT} is of {source}, and that of {configuration} replaces it, with figures and tables of equal "
         f"name; runs stay. To keep both, state another folder as results in {configuration}"
     )
+
+
+def refuse_own_files(results: Path, configuration: str) -> None:
+    """Raise `UserError` if a file that the report or the conclusions would replace does not look like multicard's.
+
+    `configuration`: a path of `stated_path`, for the message.
+    """
+    for name in BEGINNINGS:
+        file = results / name
+        if file.exists() and not _is_of_multicard(file):
+            raise UserError(
+                f"{file}: not written by multicard, which would replace it; rename it, or state another folder as "
+                f"results in {configuration}"
+            )
+
+
+def _is_of_multicard(file: Path) -> bool:
+    """Return True if a file of `BEGINNINGS` has multicard's content; an empty one has no content to lose."""
+    content = read_or_none(lambda: file.read_text(encoding="utf-8"))
+    if content is None:
+        return False
+    beginning = content[:SHOWN]
+    if not beginning:
+        return True
+    return beginning.startswith(BEGINNINGS[file.name]) and (file.name != REPORT or REPORT_TITLE in beginning)
