@@ -3,12 +3,14 @@
 from pathlib import Path
 from typing import Any
 
+import matplotlib.pyplot as plt
 import pytest
 
 from factories import STEADY, Row, make_results, recommendations, vision_runs
 from multicard.answers.answer import GREW
 from multicard.answers.choice.recommend import advise
 from multicard.answers.scaling.growth import Growth, growths
+from multicard.figures.draw import draw
 from multicard.results.breakdown import StepPart
 
 BATCH = 64
@@ -83,6 +85,29 @@ def test_traced_steps_grow_by_their_parts_and_what_became_shorter_is_told(tmp_pa
     rows = growth.answer().table().set_index("part")
     assert rows.loc["launch overhead", ["step_s", "ideal_s"]].tolist() == pytest.approx([0.010, 0.030], rel=0.01)
     assert rows["grown_s"].sum() == pytest.approx(0.1, rel=0.01)
+
+
+def test_the_figure_of_a_step_and_the_answer_have_equal_parts(tmp_path: Path) -> None:
+    one = {"data": 10.0, "forward": 20.0, "backward": 40.0, "optimizer": 10.0, "other": 20.0}
+    # In each step of 100 ms one of two ranks waits 30 ms for data, and the other 10 ms for data and 20 ms longer in its
+    # backward pass. So on average they wait 20 ms, and their backward pass of 40 ms lasts 50 ms.
+    two = {"data": 20.0, "forward": 20.0, "backward": 50.0, "optimizer": 10.0}
+    # Stalls leave 60 of the 70 ms that are not data.
+    slowest = {"data_loading_share": 0.3, "stalls_share": 0.1}
+    expected = {"data": 30, "stalls": 10, "forward": 6 / 7 * 20, "backward": 6 / 7 * 40, "optimizer": 6 / 7 * 10}
+    runs = steps(1, factors=(1.0,), **one) + [row | slowest for row in steps(2, factors=(1.0,), **two)]
+    results = make_results(tmp_path, runs)
+    plot, figure = draw("step_breakdown", results)
+    plt.close(plot)
+    [of_one], [of_two] = (figure[figure["devices"] == devices].to_dict("records") for devices in (1, 2))
+    [growth] = growths(results.configurations()).values()
+    of_answer = growth.answer().table().set_index("part").rename(index={"data loading": "data"})
+    for part, milliseconds in expected.items():
+        assert 1000 * of_two[f"{part}_s"] == pytest.approx(milliseconds)
+        assert 1000 * of_answer.loc[part, "step_s"] == pytest.approx(milliseconds)
+    for part, milliseconds in one.items():
+        assert 1000 * of_one[f"{part}_s"] == pytest.approx(milliseconds)
+        assert 1000 * of_answer.loc[part, "ideal_s"] == pytest.approx(milliseconds)
 
 
 def test_what_only_one_of_two_steps_shows_in_a_trace_is_not_divided(tmp_path: Path) -> None:

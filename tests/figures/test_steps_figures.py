@@ -19,6 +19,7 @@ from figures.measured import (
     texts,
     two_repeats,
 )
+from multicard.answers.phases import PARTS
 from multicard.core.layout import STEP_COLUMNS
 from multicard.core.units import number_in
 from multicard.figures import steps
@@ -103,7 +104,7 @@ def test_a_bar_of_repeats_of_which_some_evaluated_is_as_long_as_their_mean_step(
 
 def test_every_part_of_a_step_has_a_look_of_its_own() -> None:
     timed = {name.removesuffix("_s") for name in STEP_COLUMNS if name.endswith("_s")} - {"start", "duration"}
-    assert set(steps.PHASE_FILLS) == timed | {"other", "evaluation"}
+    assert set(steps.PHASE_FILLS) == set(PARTS) == timed | {"other", "evaluation", "stalls"}
     assert set(steps.STEP_PART_FILLS) >= set(StepPart)
     for fills in (steps.PHASE_FILLS, steps.STEP_PART_FILLS):
         assert len(set(fills.values())) == len(fills)

@@ -42,7 +42,7 @@ from multicard.results import per_run
 from multicard.results.breakdown import StepPart
 from multicard.results.results import Results
 
-# The fill of each part of `step_breakdown`. The measure of a part has its name and the ending `_s`.
+# The fill of each part of `step_breakdown`: those of `answers.phases.PARTS`.
 PHASE_FILLS: Fills = {
     "data": Fill(meanings.DATA, ""),
     "transfer": Fill(meanings.MEMORY, "///"),
@@ -50,6 +50,7 @@ PHASE_FILLS: Fills = {
     "backward": Fill(meanings.COMPUTE, "\\\\\\"),
     "optimizer": Fill(meanings.OPTIMIZER, "xxx"),
     "evaluation": Fill(meanings.EVALUATION, ""),
+    "stalls": Fill(meanings.STALLS, HATCHES[3]),
     "other": Fill(meanings.OTHER, "///"),
 }
 # The fill of each `StepPart`.
@@ -90,15 +91,15 @@ LEAST_SHARE = 1e-3
     "Where does the time of a step go?",
     "The length of a bar is the iteration time: elapsed time per optimizer step, geometric mean over repeats, with its "
     "95% confidence interval in brackets (by the scatter of all configurations of the figure; a single repeat has "
-    "none). It is divided in the proportions of the phases and of evaluation inside a pass: arithmetic means over "
-    "ranks, measured steps and repeats, by each rank's own clock. What is in no phase is other: also the time between "
-    "steps, and by how much longer the slowest rank takes. Phases below 0.1% of all steps are not drawn. With several "
-    "ranks the backward phase includes gradient synchronization, and data is the mean wait of the ranks, where answers "
-    "and the figure utilization count the rank that waited longest. On a GPU a phase lasts from when the device "
-    "reaches its beginning until it reaches its end, on a CPU from call to call; the figure utilization shows what a "
-    "GPU does in that time.",
-    brief="A bar is the iteration time, its 95% CI in brackets, divided in the proportions of the mean phases of all "
-    "ranks. With several ranks, backward includes gradient synchronization.",
+    "none). It is divided into the phases, evaluation inside a pass and stalls, as in answers: data and evaluation are "
+    "those of the rank that waited for data and evaluated longest in each step; the other phases are means over ranks, "
+    "less the time for which they wait for that rank, by each rank's own clock. What is in no phase is other: also the "
+    "time between steps, and by how much longer the slowest rank takes. Parts below 0.1% of all steps are not drawn. "
+    "With several ranks the backward phase includes gradient synchronization. On a GPU a phase lasts from when the "
+    "device reaches its beginning until it reaches its end, on a CPU from call to call; the figure utilization shows "
+    "what a GPU does in that time.",
+    brief="A bar is the iteration time, its 95% CI in brackets, divided into phases; data is the wait of the rank that "
+    "waited longest. With several ranks, backward includes gradient synchronization.",
 )
 def step_breakdown(results: Results) -> tuple[Figure, pd.DataFrame]:
     """Draw the iteration time as a bar per configuration, divided into the phases of a step.

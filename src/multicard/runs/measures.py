@@ -90,7 +90,11 @@ class Measures:
         "typical step, which rare long ones do not change.",
         SECONDS,
     )
-    data_s: float | None = _measure("Mean time per measured step and rank of waiting for the loader.", SECONDS)
+    data_s: float | None = _measure(
+        "Mean time per measured step and rank of waiting for the loader. Figures and answers show that of the rank for "
+        "which the others wait (`data_loading_share`).",
+        SECONDS,
+    )
     transfer_s: float | None = _measure("Mean time per measured step and rank of copying the batch.", SECONDS)
     forward_s: float | None = _measure("Mean time per measured step and rank of the forward pass.", SECONDS)
     backward_s: float | None = _measure("Mean time per measured step and rank of the backward pass.", SECONDS)

@@ -9,13 +9,14 @@ work (strong scaling). This is the ideal step; what the step takes beyond it has
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from statistics import fmean
 
 from multicard.answers.answer import GREW, Answer
 from multicard.answers.diagnoses.host.host_work import WorkOfSteps
 from multicard.answers.diagnoses.user_code.code_lines import GrownPlace
+from multicard.answers.phases import parts_of_mean_step, phases_of
 from multicard.answers.scaling.speedup import speedups_of
 from multicard.answers.scaling.work import STEP_TIME, is_same_work, samples_per_device
+from multicard.core.layout import DATA, TRANSFER
 from multicard.core.text import counted, listed
 from multicard.core.units import duration
 from multicard.core.values import Row
@@ -47,6 +48,9 @@ _NAMES = {
     StepPart.STALLS: "in stalled steps",
 }
 
+# The names of phases that are a `StepPart` by another name.
+_PART_OF_PHASE = {DATA: StepPart.DATA, TRANSFER: StepPart.MEMORY_OPERATIONS}
+
 # Seconds of a step by the name of the part: a `StepPart`, or a phase of `_COMPUTING`.
 Parts = Mapping[str, float]
 
@@ -55,8 +59,8 @@ Parts = Mapping[str, float]
 class Growth:
     """How much longer a step on several devices takes than the ideal step. Made by `growths`.
 
-    Parts are arithmetic means over repeats, all multiplied by the factor with which they add up to the iteration time,
-    the geometric mean that all tables and figures show.
+    Parts are means over repeats by `parts_of_mean_step`, as in the figure `step_breakdown`: they add up to the
+    iteration time that all tables and figures show.
     """
 
     configuration: Configuration
@@ -218,31 +222,22 @@ def _rounded(share: float, devices: int) -> float:
 def _mean_parts(configuration: Configuration) -> dict[str, float]:
     """Return the seconds of each part of the mean step of the completed runs; empty if no run shows its parts.
 
-    They add up to the iteration time; see `Growth`. The part in which a rank computes is divided into its phases, where
-    these were timed and no trace divides the step.
+    They add up to the iteration time; see `Growth`.
     """
-    of_runs = [parts for run in configuration.completed if (parts := _parts_s(run))]
-    names = dict.fromkeys(name for parts in of_runs for name in parts)
-    means_s = {name: fmean(parts.get(name, 0.0) for parts in of_runs) for name in names}
-    step_s = configuration.mean(STEP_TIME)
-    sum_s = sum(means_s.values())
-    factor = step_s / sum_s if step_s and sum_s else 1.0
-    return {name: seconds * factor for name, seconds in means_s.items()}
+    return parts_of_mean_step([_parts_s(run) for run in configuration.completed], configuration.mean(STEP_TIME))
 
 
 def _parts_s(run: MeasuredRun) -> Parts:
-    """Return the seconds of each part of a run's step; empty if they are not known."""
+    """Return the seconds of each part of a run's step; empty if they are not known.
+
+    They are the parts of a trace that divides the step, else the phases.
+    """
     step_s = run.number(STEP_TIME)
-    shares: dict[StepPart, float] = parts_of(run.values)
-    if step_s is None or not shares:
+    if step_s is None:
         return {}
-    parts: dict[str, float] = {part: share * step_s for part, share in shares.items()}
-    phases_s = {phase: run.number(f"{phase}_s") or 0.0 for phase in _COMPUTING}
-    computing_s = sum(phases_s.values())
-    if not _has_traced_parts(run) and computing_s > 0:
-        total_s = sum(parts.pop(part, 0.0) for part in (StepPart.COMPUTE, StepPart.COMPUTE_OR_COMMUNICATION))
-        parts |= {phase: phase_s / computing_s * total_s for phase, phase_s in phases_s.items()}
-    return parts
+    if _has_traced_parts(run):
+        return {part: share * step_s for part, share in parts_of(run.values).items()}
+    return {_PART_OF_PHASE.get(phase, phase): seconds for phase, seconds in phases_of(run).items()}
 
 
 def _has_traced_parts(run: MeasuredRun) -> bool:
