@@ -11,6 +11,7 @@ import pytest
 from multicard.config.cluster import Cluster, machine_for
 from multicard.config.runs import Run
 from multicard.programs import machine
+from multicard.programs.llm.libraries import LIBRARIES
 from multicard.programs.llm.parameters import LlmParameters
 from multicard.programs.machine import Machine
 from multicard.programs.models import Model
@@ -63,11 +64,15 @@ def refusal(chosen: JobParameters, on: Machine) -> str | None:
         (LAPTOP, tuning(device="cpu", devices=4), "needs 4 devices, 2 found"),
         (LAPTOP, torchtune(device="cpu", technique="qlora", devices=3), share),
         (LAPTOP, tuning(device="cpu"), None),
-        (LAPTOP, tuning(device="cpu", technique="qat"), "the technique qat needs library: torchtune"),
+        (LAPTOP, tuning(device="cpu", technique="qat"), None),
+        (TWO_GPUS, tuning(technique="qat", compile=True), None),
         (LAPTOP, tuning(device="cpu", technique="qlora"), on_gpus_only),
         (LAPTOP, tuning(device="cpu", packed=True), "packed: true needs library: torchtune"),
         (TWO_GPUS, tuning(technique="qlora", devices=2), None),
         (replace(TWO_GPUS, bitsandbytes="no NF4"), tuning(technique="qlora"), "no NF4"),
+        (replace(TWO_GPUS, torchao="no torchao"), tuning(technique="qat", qat_of="weights"), "no torchao"),
+        (replace(TWO_GPUS, torchao="no torchao"), tuning(), None),
+        (replace(TWO_GPUS, torchao="no torchao"), torchtune(technique="qat"), None),
         (replace(TWO_GPUS, torchtune="no torchtune"), tuning(), None),
         (replace(TWO_GPUS, trl="no TRL"), tuning(), "no TRL"),
         (NO_TRITON, tuning(), loss),
@@ -163,6 +168,21 @@ def test_tuning_by_trl_needs_its_packages(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert machine.bitsandbytes_unsupported_reason() is None
     monkeypatch.setattr(machine.importlib.util, "find_spec", lambda name: None if name in ("trl", "peft") else name)
     assert machine.trl_unsupported_reason() == 'library: trl needs trl and peft (pip install "multicard[llm]")'
+
+
+def test_qat_by_trl_needs_torchao(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine.importlib.util, "find_spec", lambda name: None if name == "torchao" else name)
+    missing = machine.torchao_unsupported_reason()
+    assert missing == 'QAT by TRL needs the package torchao (pip install "multicard[llm]")'
+    monkeypatch.setattr(machine.importlib.util, "find_spec", lambda name: name)
+    assert machine.torchao_unsupported_reason() is None
+    assert replace(LAPTOP, torchao=missing).hypothetical().torchao is None
+
+
+def test_a_technique_that_a_library_lacks_needs_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LIBRARIES["trl"], "techniques", {"lora": "as ever"})
+    refused = refusal(tuning(device="cpu", technique="full"), LAPTOP)
+    assert refused == "the technique full needs library: torchtune"
 
 
 def test_images_need_the_packages_of_their_extra(monkeypatch: pytest.MonkeyPatch) -> None:

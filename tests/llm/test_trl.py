@@ -56,6 +56,22 @@ def test_the_first_losses_of_equal_adapters_are_those_of_torchtune(both: Callabl
     pd.testing.assert_frame_equal(trl[COUNTS], torchtune[COUNTS])
 
 
+@pytest.mark.parametrize("devices", [1, 2])
+@pytest.mark.parametrize("qat_of", ["adapters", "weights"])
+def test_the_first_losses_of_layers_that_round_are_near_those_of_torchtune(
+    both: Callable[..., Any], qat_of: str, devices: int
+) -> None:
+    torchtune, trl = both(module="equal_adapters", technique="qat", qat_of=qat_of, devices=devices, **FIRST_STEPS)
+    losses, expected = trl["loss"].tolist(), torchtune["loss"].tolist()
+    # One layer computes what torchtune's does (test_trl_quantization.py), but between layers the last bits of values
+    # differ, and some values round to another level: embeddings that are changed by 1e-7 of their size change the loss
+    # of this model by up to 1.5e-3, and not at all if nothing rounds. Adapters and weights differ by 4e-3.
+    assert losses[:devices] == pytest.approx(expected[:devices], abs=2e-3)
+    # After updates, too: and with TRL's version of PyTorch, a value at the end of its range has no gradient.
+    assert losses[: 3 * devices] == pytest.approx(expected[: 3 * devices], abs=2e-2)
+    pd.testing.assert_frame_equal(trl[COUNTS], torchtune[COUNTS])
+
+
 def test_a_step_of_several_batches_is_weighted_as_by_torchtune(both: Callable[..., Any]) -> None:
     torchtune, trl = both(
         module="equal_adapters", technique="lora", devices=2, gradient_accumulation_steps=3, **FIRST_STEPS
@@ -147,8 +163,9 @@ scenarios:
     assert done.returncode == 0, done.stdout + done.stderr
     bars = pd.read_csv(tmp_path / "results-libraries" / "figures" / "libraries" / "techniques.csv")
     processes = ("1 CPU process", "2 CPU processes")
-    expected = {(name, f"torchtune, {count}") for name in ("lora", "qat") for count in processes}
-    # TRL has no QAT.
-    expected |= {("lora", f"TRL, {count}") for count in processes}
+    libraries = ("torchtune", "TRL")
+    expected = {
+        (name, f"{library}, {count}") for name in ("lora", "qat") for library in libraries for count in processes
+    }
     assert set(zip(bars["technique"], bars["series"], strict=True)) == expected
     assert bars["iteration_time_s"].notna().all()

@@ -36,11 +36,12 @@ class Machine:
     profilers: tuple[str, ...] = tuple(PROFILERS)
     compiler: bool = False  # True if a C++ compiler is installed, which torch.compile needs
     dali: bool = False  # True if NVIDIA DALI is installed
-    # What is missing for the workload vision, for torchtune, for TRL, for weights in NF4 by TRL, and for Triton to
-    # compile kernels for GPUs: text for a message; None if nothing is missing.
+    # What is missing for the workload vision, for torchtune, for TRL, for QAT and for weights in NF4 by TRL, and for
+    # Triton to compile kernels for GPUs: text for a message; None if nothing is missing.
     vision: str | None = None
     torchtune: str | None = None
     trl: str | None = None
+    torchao: str | None = None
     bitsandbytes: str | None = None
     triton: str | None = None
     gpu_memory_bytes: int | None = None  # memory of the GPU that has least; None if unknown
@@ -65,6 +66,7 @@ class Machine:
             vision=None,
             torchtune=None,
             trl=None,
+            torchao=None,
             bitsandbytes=None,
             triton=None,
             profilers=tuple(PROFILERS),
@@ -94,6 +96,7 @@ class Machine:
             vision=vision_unsupported_reason(),
             torchtune=torchtune_unsupported_reason(),
             trl=trl_unsupported_reason(),
+            torchao=torchao_unsupported_reason(),
             bitsandbytes=bitsandbytes_unsupported_reason(),
             triton=triton_unsupported_reason(),
             gpu_memory_bytes=min(mebibytes) * 1024**2 if mebibytes else None,
@@ -205,6 +208,13 @@ def trl_unsupported_reason() -> str | None:
             f"library: trl runs with torchao {least} or later, or without it; {torchao.version} is installed, as "
             "torchtune needs it: install torchtune into an environment of its own (make torchtune)"
         )
+    return None
+
+
+def torchao_unsupported_reason() -> str | None:
+    """Return that the package torchao is missing; None if it is installed."""
+    if importlib.util.find_spec("torchao") is None:
+        return 'QAT by TRL needs the package torchao (pip install "multicard[llm]")'
     return None
 
 

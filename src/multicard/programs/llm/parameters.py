@@ -142,6 +142,11 @@ class LlmParameters(JobParameters):
         return TECHNIQUES[self.technique].nf4
 
     @property
+    def imitates_quantization(self) -> bool:
+        """True if linear layers round their inputs and weights while they are trained."""
+        return TECHNIQUES[self.technique].fake_quantization
+
+    @property
     def total_steps(self) -> int:
         """Number of steps that the job trains: warm-up, measured, settling and profiled.
 

@@ -36,6 +36,8 @@ from multicard.programs.llm.trl_data import Collator, PairCollator, TextCollator
 from multicard.programs.provenance import ModelProvenance, TextProvenance
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+# Hugging Face's names of the layers that get adapters.
+ADAPTED_NAMES = [NAMES[linear].rpartition(".")[2] for linear in ADAPTED_LINEARS]
 # TRL's names of the values in `REWARDS`, in the same order.
 REWARDS_OF_TRL = ("rewards/chosen", "rewards/rejected", "rewards/accuracies")
 
@@ -132,6 +134,23 @@ class TextTrainer(MarkedTrainer, SFTTrainer):
     """Trains on the learned tokens of texts."""
 
 
+class LogitsLoss(SFTTrainer):
+    """Computes the loss from the logits of the model.
+
+    TRL's own loss multiplies by the weights of the output layer without calling it, and so would not round them.
+    """
+
+    def compute_loss(
+        self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        """Return the loss of a batch as every trainer computes it that does not override this."""
+        return Trainer.compute_loss(self, model, inputs, return_outputs, num_items_in_batch)
+
+
+class LogitsTrainer(MarkedTrainer, LogitsLoss):
+    """Trains on the learned tokens of texts, by a model whose output layer rounds its inputs and weights."""
+
+
 class PairTrainer(MarkedTrainer, DPOTrainer):
     """Trains on pairs of a chosen and a rejected answer."""
 
@@ -159,7 +178,9 @@ def tune(p: LlmParameters, model: ModelProvenance, texts: TextProvenance, train_
         )
         trainer.train_dataset = samples
     else:
-        trainer = TextTrainer(
+        is_output_rounded = p.imitates_quantization and not p.trains_adapters
+        text_trainer = LogitsTrainer if is_output_rounded else TextTrainer
+        trainer = text_trainer(
             args=SFTConfig(**_arguments(p, output), max_length=None, dataset_kwargs={"skip_prepare_dataset": True}),
             collator=TextCollator(tokenizer.pad_token_id, p.sequence_length),
             train_dataset=samples,
@@ -169,7 +190,7 @@ def tune(p: LlmParameters, model: ModelProvenance, texts: TextProvenance, train_
 
 
 def _read_model(p: LlmParameters, model: ModelProvenance) -> Any:
-    """Return the model with its weights, in the run's precision or in NF4."""
+    """Return the model with its weights, in the run's precision or in NF4; for QAT, with layers that round."""
     options: dict[str, Any] = {}
     if p.quantizes_weights:
         [device] = rank_devices(p)
@@ -181,9 +202,16 @@ def _read_model(p: LlmParameters, model: ModelProvenance) -> Any:
         )
         # Weights are quantized while they are read to their device.
         options = {"quantization_config": quantization, "device_map": {"": device}}
-    return AutoModelForCausalLM.from_pretrained(
+    language_model = AutoModelForCausalLM.from_pretrained(
         model.folder, dtype=DTYPES[p.precision], attn_implementation="sdpa", local_files_only=True, **options
     )
+    if p.imitates_quantization:
+        # Imported here because other runs do not need torchao, which may be missing.
+        from multicard.programs.llm.trl_quantization import round_linears
+
+        # The recipes of torchtune round the same layers. PEFT puts adapters beside them, which do not round.
+        round_linears(language_model, p.qat_group, ADAPTED_NAMES if p.trains_adapters else None)
+    return language_model
 
 
 def _adapters(p: LlmParameters) -> LoraConfig:
@@ -192,7 +220,7 @@ def _adapters(p: LlmParameters) -> LoraConfig:
         r=p.lora_rank,
         lora_alpha=p.lora_alpha,  # type: ignore[arg-type]  # PEFT divides any number by the rank
         lora_dropout=0.0,
-        target_modules=[NAMES[linear].rpartition(".")[2] for linear in ADAPTED_LINEARS],
+        target_modules=ADAPTED_NAMES,
         task_type="CAUSAL_LM",
     )
 

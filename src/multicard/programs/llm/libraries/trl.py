@@ -18,6 +18,7 @@ class Trl(Library):
     techniques: ClassVar[Mapping[str, str]] = {
         "lora": "`SFTTrainer`, adapters by PEFT",
         "qlora": "`SFTTrainer`, adapters by PEFT, weights in NF4 by bitsandbytes, on GPUs only",
+        "qat": "`SFTTrainer`, adapters by PEFT or all weights, rounding by torchao (`QATConfig`)",
         "dpo": "`DPOTrainer`, adapters by PEFT",
         "full": "`SFTTrainer`",
     }
@@ -27,12 +28,14 @@ class Trl(Library):
         return machine.trl
 
     def unsupported_reason(self, p: Any, machine: Machine, shape: Architecture | None) -> str | None:
-        """Return that samples cannot be packed, or what the loss or weights in NF4 lack; None if all is well."""
+        """Return that samples cannot be packed, or what loss, rounding or weights in NF4 lack; None if all is well."""
         if p.packed:
             # TRL keeps packed samples apart only by the package flash-attn.
             return "packed: true needs library: torchtune"
         if p.device == "cuda" and machine.triton:
             return f"library: trl compiles its loss for GPUs, which needs {machine.triton}"
+        if p.imitates_quantization:
+            return machine.torchao
         if not p.quantizes_weights:
             return None
         if p.device != "cuda":
