@@ -39,12 +39,13 @@ BY_TRL: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "trl lora, 2": (ON_TWO, {}),
     "trl full, 2": (ON_TWO | {"technique": "full"}, {"profiler": "kineto"}),
     "trl dpo, 2": (ON_TWO | {"technique": "dpo"}, {"activation_checkpointing": True}),
+    "trl qat, 2": (ON_TWO | {"technique": "qat", "qat_of": "weights"}, {}),
 }
 RUNS = {name: ({"library": "torchtune"} | trains, beside) for name, (trains, beside) in BY_TORCHTUNE.items()} | BY_TRL
 NAMES = [*(pytest.param(name, marks=pytest.mark.torchtune) for name in BY_TORCHTUNE), *BY_TRL]
 # QAT rounds weights and activations to few levels, and a value that lies between two may go either way. Packed rows
 # have their attention computed by another function, whose rounding later steps amplify.
-TOLERANCE = {"lora, 1": 5e-2, "qat, 2": 1e-2}
+TOLERANCE = {"lora, 1": 5e-2, "qat, 2": 1e-2, "trl qat, 2": 1e-2}
 ALIKE_FOR = {"packed, 1": 2}
 
 Runs = dict[str, dict[str, Path]]
