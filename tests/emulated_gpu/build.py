@@ -128,7 +128,7 @@ def _compile(library: Library, folder: Path) -> None:
         packages / "nvidia" / "nccl" / "include",
         packages / "triton" / "backends" / "nvidia" / "include",  # cuda.h, and crt/ of the runtime
     ]
-    options = ["-std=c++17", "-O2", "-fPIC", "-shared", "-Wall", "-Wno-deprecated-declarations"]
+    options = ["-std=c++20", "-O2", "-fPIC", "-shared", "-Wall", "-Wno-deprecated-declarations"]
     links = [f"-Wl,-soname,{library.name}", "-Wl,-rpath,$ORIGIN"]
     if library.with_torch:
         torch = packages / "torch"

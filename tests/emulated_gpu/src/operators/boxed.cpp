@@ -13,14 +13,17 @@
 
 #include "operators.h"
 
-// Of ATen/cuda/CUDAContextLight.h, which needs cuBLAS's headers.
+// Of ATen/cuda/CUDAContextLight.h, which needs headers of libraries of CUDA that are not always there.
 namespace at::cuda {
+// As it is where PyTorch lacks the function below; elsewhere its members are others, and nothing here reads it.
 struct WorkspaceMapWithMutex {
   std::map<std::tuple<void *, void *>, at::DataPtr> map;
   std::shared_mutex mutex;
 };
 TORCH_CUDA_CPP_API WorkspaceMapWithMutex &cublas_handle_stream_to_workspace();
 TORCH_CUDA_CPP_API size_t getChosenWorkspaceSize();
+// Null in a PyTorch that always keeps the workspaces of cuBLAS.
+bool isCUDABlasWorkspaceCachingEnabled() __attribute__((weak));
 } // namespace at::cuda
 
 namespace emu {
@@ -96,19 +99,23 @@ at::Generator random_numbers(const IValue &stated, int device, bool capturing) {
 
 // ---- memory that libraries of CUDA take
 
-// PyTorch takes a workspace for cuBLAS with the first matrix product of a thread on a stream, counts it as its own, and
-// frees all of them before it captures compiled graphs. The key is a handle of cuBLAS and the stream.
-void take_cublas_workspace(cudaStream_t stream) {
+// PyTorch takes a workspace for cuBLAS with a matrix product and counts it as its own. It used to keep one for each thread
+// and stream, by a handle of cuBLAS and the stream, and to free all of them before it captured compiled graphs. Where
+// keeping them is a choice, it is not made by default: the caller holds what is returned until the product is computed.
+at::DataPtr take_cublas_workspace(cudaStream_t stream) {
+  auto allocate = [] { return c10::cuda::CUDACachingAllocator::get()->allocate(at::cuda::getChosenWorkspaceSize()); };
+  if (at::cuda::isCUDABlasWorkspaceCachingEnabled) return allocate();
   static thread_local char handle;
   auto &workspaces = at::cuda::cublas_handle_stream_to_workspace();
   auto key = std::make_tuple((void *)&handle, (void *)stream);
   {
     std::shared_lock<std::shared_mutex> reading(workspaces.mutex);
-    if (workspaces.map.count(key)) return;
+    if (workspaces.map.count(key)) return {};
   }
-  auto memory = c10::cuda::CUDACachingAllocator::get()->allocate(at::cuda::getChosenWorkspaceSize());
+  auto memory = allocate();
   std::unique_lock<std::shared_mutex> writing(workspaces.mutex);
   workspaces.map.emplace(key, std::move(memory));
+  return {};
 }
 
 // ---- the call
@@ -279,7 +286,8 @@ void boxed(const c10::OperatorHandle &op, c10::DispatchKeySet, Stack *stack) {
   for (size_t i : generators) call.arguments[i] = random_numbers(call.arguments[i], device, capturing);
   for (auto &one : seen)
     call.wide |= traits.is_slow_narrow && one.view.scalar_type() == at::kHalf && one.view.dim() >= 2;
-  if (traits.is_product && !capturing) take_cublas_workspace(stream);
+  at::DataPtr workspace;
+  if (traits.is_product && !capturing) workspace = take_cublas_workspace(stream);
 
   if (capturing) {
     for (size_t i = 0; i < count; i++) {
