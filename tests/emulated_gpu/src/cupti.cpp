@@ -48,9 +48,14 @@ template <class Record> static void put(const Record &record) {
   filled += sizeof record;
 }
 
+// Newer versions of CUPTI append members to the record of a kernel; a profiler that reads them finds zeros.
+struct KernelRecord : CUpti_ActivityKernel10 {
+  uint64_t appended[8];
+};
+
 static size_t size_of(CUpti_ActivityKind kind) {
   switch (kind) {
-  case CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL: return sizeof(CUpti_ActivityKernel10);
+  case CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL: return sizeof(KernelRecord);
   case CUPTI_ACTIVITY_KIND_MEMCPY: return sizeof(CUpti_ActivityMemcpy6);
   case CUPTI_ACTIVITY_KIND_MEMSET: return sizeof(CUpti_ActivityMemset4);
   case CUPTI_ACTIVITY_KIND_RUNTIME: return sizeof(CUpti_ActivityAPI);
@@ -123,7 +128,7 @@ static void record(const Activity &activity) {
   if (activity.graph) graph_correlation = activity.kind == emu::GRAPH_LAUNCH ? 0 : correlation;
   if (!activity.graph || activity.kind == emu::GRAPH_LAUNCH) put_launch(activity, correlation);
   if (activity.kind == emu::KERNEL && enabled[CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL]) {
-    auto record = on_device<CUpti_ActivityKernel10>(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL, activity, correlation);
+    auto record = on_device<KernelRecord>(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL, activity, correlation);
     record.gridX = record.gridY = record.gridZ = 1;
     record.blockX = 128;
     record.blockY = record.blockZ = 1;
@@ -169,6 +174,19 @@ CUptiResult cuptiEnableCallback(uint32_t, CUpti_SubscriberHandle, CUpti_Callback
   return CUPTI_SUCCESS;
 }
 CUptiResult cuptiEnableDomain(uint32_t, CUpti_SubscriberHandle, CUpti_CallbackDomain) { return CUPTI_SUCCESS; }
+// The calls of put_launch(), under CUPTI's own names.
+CUptiResult cuptiGetCallbackName(CUpti_CallbackDomain domain, uint32_t id, const char **name) {
+  *name = "<unknown>";
+  if (domain != CUPTI_CB_DOMAIN_RUNTIME_API) return CUPTI_SUCCESS;
+  switch (id) {
+  case CUPTI_RUNTIME_TRACE_CBID_cudaLaunchKernel_v7000: *name = "cudaLaunchKernel_v7000"; break;
+  case CUPTI_RUNTIME_TRACE_CBID_cudaMemcpyAsync_v3020: *name = "cudaMemcpyAsync_v3020"; break;
+  case CUPTI_RUNTIME_TRACE_CBID_cudaMemsetAsync_v3020: *name = "cudaMemsetAsync_v3020"; break;
+  case CUPTI_RUNTIME_TRACE_CBID_cudaGraphLaunch_v10000: *name = "cudaGraphLaunch_v10000"; break;
+  default: break;
+  }
+  return CUPTI_SUCCESS;
+}
 CUptiResult cuptiFinalize() { return CUPTI_SUCCESS; }
 
 CUptiResult cuptiActivityEnable(CUpti_ActivityKind kind) {

@@ -323,6 +323,16 @@ ncclResult_t ncclRecv(void *data, size_t count, ncclDataType_t type, int peer, n
   return enqueue_transfers({{{comm, false, (char *)data, count * bytes_of(type), peer}, stream}});
 }
 
+ncclResult_t ncclGather(const void *send, void *receive, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
+                        cudaStream_t stream) {
+  size_t bytes = count * bytes_of(type);
+  if (!bytes) return ncclSuccess;
+  std::vector<Queued> all{{{comm, true, (char *)send, bytes, root}, stream}};
+  for (int rank = 0; comm->rank == root && rank < comm->size; rank++)
+    all.push_back({{comm, false, (char *)receive + rank * bytes, bytes, rank}, stream});
+  return enqueue_transfers(all);
+}
+
 ncclResult_t ncclAlltoAll(const void *send, void *receive, size_t count, ncclDataType_t type, ncclComm_t comm,
                           cudaStream_t stream) {
   std::vector<Queued> all;

@@ -174,7 +174,7 @@ cudaError_t cudaDriverGetVersion(int *version) {
 }
 
 cudaError_t cudaRuntimeGetVersion(int *version) {
-  *version = 13000;
+  *version = CUDART_VERSION;
   return cudaSuccess;
 }
 

@@ -134,6 +134,7 @@ cudaError_t cudaFree(void *pointer) {
 }
 
 cudaError_t cudaMallocAsync(void **pointer, size_t bytes, cudaStream_t) { return cudaMalloc(pointer, bytes); }
+cudaError_t cudaMallocManaged(void **pointer, size_t bytes, unsigned) { return cudaMalloc(pointer, bytes); }
 cudaError_t cudaFreeAsync(void *pointer, cudaStream_t) { return cudaFree(pointer); }
 
 cudaError_t cudaMemGetInfo(size_t *free, size_t *total) {
@@ -156,6 +157,8 @@ cudaError_t cudaHostAlloc(void **pointer, size_t bytes, unsigned) {
   *pointer = memory;
   return cudaSuccess;
 }
+
+cudaError_t cudaMallocHost(void **pointer, size_t bytes) { return cudaHostAlloc(pointer, bytes, 0); }
 
 cudaError_t cudaFreeHost(void *pointer) {
   Lock lock(state_lock());
@@ -265,6 +268,13 @@ cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t, cudaMemPoolAttr, void *value)
 cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t, cudaMemPoolAttr, void *) { return cudaSuccess; }
 cudaError_t cudaMemPoolSetAccess(cudaMemPool_t, const cudaMemAccessDesc *, size_t) { return cudaSuccess; }
 cudaError_t cudaMemPoolTrimTo(cudaMemPool_t, size_t) { return cudaSuccess; }
+
+// Graphs hold no memory of their own: PyTorch allocates theirs beforehand.
+cudaError_t cudaDeviceGetGraphMemAttribute(int, cudaGraphMemAttributeType, void *value) {
+  *(uint64_t *)value = 0;
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceSetGraphMemAttribute(int, cudaGraphMemAttributeType, void *) { return cudaSuccess; }
 
 // Sharing memory between processes is refused, as in many containers.
 cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t *, void *) { EMU_FAIL(cudaErrorNotSupported); }
