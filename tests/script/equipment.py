@@ -22,6 +22,8 @@ from observed_scripts import has_memory_and_phases
 ROOT = Path(__file__).parents[2]
 SCRIPTS = Path(__file__).parent / "scripts"
 DEEPSPEED = Path(sys.prefix) / "deepspeed"  # an environment of envs/install-deepspeed.sh
+# An interpreter of a user's environment to run the scripts by (benchmarks/observer_matrix.py); unset: by one like this.
+USER_PYTHON = os.environ.get("MULTICARD_USER_PYTHON")
 LIMIT_S = 1800
 # As short as it can be: each of its windows.
 SHORT: dict[str, Any] = {
@@ -113,24 +115,30 @@ def user_environment(folder: Path, hidden: Sequence[str] = ()) -> str:
     venv.create(folder, symlinks=True)
     lend_packages(folder, hidden)
     python = str(folder / "bin" / "python")
-    question = (
-        f"import importlib.util as u; print({{s and s.origin for s in map(u.find_spec, {('multicard', *hidden)})}})"
-    )
+    _lacks(python, ("multicard", *hidden))
+    return python
+
+
+def _lacks(python: str, packages: Sequence[str]) -> None:
+    """An interpreter finds none of these packages."""
+    question = f"import importlib.util as u; print({{s and s.origin for s in map(u.find_spec, {packages})}})"
     found = subprocess.run([python, "-c", question], env=_plain(os.environ), capture_output=True, text=True)
     assert found.stdout.strip() == "{None}", found.stderr
-    return python
 
 
 @pytest.fixture(scope="session")
 def user_python(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The interpreter of a user's environment, without multicard."""
+    if USER_PYTHON:
+        _lacks(USER_PYTHON, ("multicard",))
+        return USER_PYTHON
     return user_environment(tmp_path_factory.mktemp("user") / "venv")
 
 
 @pytest.fixture(scope="session")
-def lean_python(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The same without `EXTRAS`."""
-    return user_environment(tmp_path_factory.mktemp("lean") / "venv", EXTRAS)
+def lean_python(user_python: str, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The same without `EXTRAS`, unless it is `USER_PYTHON`."""
+    return user_python if USER_PYTHON else user_environment(tmp_path_factory.mktemp("lean") / "venv", EXTRAS)
 
 
 class Script:
