@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from multicard.core.rendezvous import Rendezvous
+from multicard.core.rendezvous import Rendezvous, free_port
 from multicard.launchers.interface import Launcher
 
 
@@ -24,7 +24,8 @@ class Accelerate(Launcher):
         elif p.device == "cpu":
             options.append("--cpu")
         if rendezvous is None:
-            options.append("--main_process_port=0")  # a free one
+            # Not 0, which newer releases take for any free port: Accelerate 1.1 hands it to the ranks, which wait forever.
+            options.append(f"--main_process_port={free_port()}")
         else:
             options += [f"--machine_rank={rendezvous.node}", f"--main_process_ip={rendezvous.address}"]
             options.append(f"--main_process_port={rendezvous.port}")
