@@ -248,10 +248,10 @@ def answering(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Callable[[str],
 @pytest.mark.parametrize(
     ("line", "problem"),
     [
-        ("echo hello from sitecustomize; echo 3.10; echo 2.5.0", None),
+        ("echo hello from sitecustomize; echo 3.10; echo 2.4.0", None),
         ("echo 3.12; echo none", "python: PYTHON has no torch"),
         ("echo 3.9; echo 2.8.0", "python: PYTHON is Python 3.9, at least 3.10 is needed"),
-        ("echo 3.11; echo 2.2.1+cu118", "python: PYTHON has torch 2.2.1+cu118, at least 2.5 is needed"),
+        ("echo 3.11; echo 2.2.1+cu118", "python: PYTHON has torch 2.2.1+cu118, at least 2.4 is needed"),
         ("echo hello", "python: PYTHON does not answer as Python does"),
         ("exec sleep 60", "python: PYTHON did not end within 0.2 s"),
         ("echo cannot open shared object file >&2; exit 127", "python: PYTHON ended with 127, saying: cannot open"),

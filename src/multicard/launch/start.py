@@ -21,7 +21,7 @@ from multicard.runs.parameters import JobParameters
 
 # The oldest versions of Python and torch with which a script can be observed.
 LEAST_PYTHON = "3.10"
-LEAST_TORCH = "2.5"
+LEAST_TORCH = "2.4"
 LONGEST_ANSWER = 160  # characters of an interpreter's output in a message; the rest is cut off
 # Seconds after which an interpreter that has not answered is killed. Environments on network disks are slow at first.
 INTERPRETER_LIMIT_S = 60.0
@@ -174,7 +174,7 @@ def _interpreter_problem(python: str) -> str | None:
 def _is_older(version: str, least: str) -> bool:
     """Return True if a version is older than another one, or is no version.
 
-    >>> _is_older("2.10.0+cu128", "2.5"), _is_older("2.4.1", "2.5"), _is_older("?", "2.5")
+    >>> _is_older("2.10.0+cu128", "2.4"), _is_older("2.3.1", "2.4"), _is_older("?", "2.4")
     (False, True, True)
     """
     return (version_of(version) or ()) < (version_of(least) or ())

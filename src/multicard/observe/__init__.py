@@ -30,7 +30,7 @@ reports the ends of steps to `observed_process`. This one changes between the st
 steps (`events`, `phases`, `ranges`) in the windows of `plan`. `training_setup` counts backward passes, and reads after
 the measured steps how the script trains. `leaving` and `failure` write the record.
 
-It needs Python 3.10, PyTorch 2.5 and the standard library.
+It needs Python 3.10, PyTorch 2.4 and the standard library.
 """
 
 import os
