@@ -141,6 +141,12 @@ def lean_python(user_python: str, tmp_path_factory: pytest.TempPathFactory) -> s
     return user_python if USER_PYTHON else user_environment(tmp_path_factory.mktemp("lean") / "venv", EXTRAS)
 
 
+def skip_unless(python: str, statement: str) -> None:
+    """Skip the test of a script that needs a newer PyTorch than an interpreter has: it cannot run the statement."""
+    if subprocess.run([python, "-c", statement], capture_output=True).returncode != 0:
+        pytest.skip(f"needs a newer PyTorch ({statement})")
+
+
 class Script:
     """A run of a script, started with these variables: its `record`, its rows of steps.csv, and what it printed."""
 

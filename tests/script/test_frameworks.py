@@ -13,27 +13,30 @@ import pytest
 from conftest import ROOT
 from multicard.observe.record.binding import bound
 from observed_scripts import has_memory_and_phases
-from script.equipment import CASES, DEEPSPEED, ON_GPUS, Script, every_step_is_seen, losses, torchtune
+from script.equipment import CASES, DEEPSPEED, ON_GPUS, Script, every_step_is_seen, losses, skip_unless, torchtune
 
 COMPILES = "torch.compile, python"
+FSDP2 = "FSDP2, torchrun"
 # Every day the frameworks that most use, each by another launcher. DDP by torchrun is there on emulated GPUs
 # (tests/emulated/test_emulated_scripts.py) and in tests/launch/test_script_jobs.py.
 DAILY = ("Lightning, command", "Transformers, python", "Accelerate, accelerate")
 # Of these the losses are compared: a way each by which the observer gets at the steps.
 COMPARED = (
-    "DDP with gradient accumulation, torchrun", "FSDP2, torchrun", COMPILES, "Lightning, command",
+    "DDP with gradient accumulation, torchrun", FSDP2, COMPILES, "Lightning, command",
     "Transformers, accelerate", "GAN, python", "FSDP1, torchrun",
 )  # fmt: skip
 EVALUATED = ("Lightning, python", "Transformers, python")
 VECTORS = {"TORCHINDUCTOR_VEC_ISA_OK": "1"}  # elsewhere it makes plain C++, to be fast
 
 
-def skip_without(launcher: str) -> None:
-    """Skip the test where a launcher is not here that no package for development brings."""
+def skip_without(name: str, launcher: str, python: str) -> None:
+    """Skip the test of a case whose launcher is not here, or that an older PyTorch does not have."""
     if launcher == "mpirun" and shutil.which("mpirun") is None:
         pytest.skip("needs mpirun (envs/install-mpi.sh)")
     if launcher == "deepspeed" and not (DEEPSPEED / "ready").exists():
         pytest.skip("needs DeepSpeed (make .venv/deepspeed/ready)")
+    if name == FSDP2:
+        skip_unless(python, "from torch.distributed.fsdp import fully_shard")
 
 
 @pytest.mark.slow
@@ -44,8 +47,8 @@ def test_every_step_of_every_rank_is_seen_and_the_losses_stay(
     name: str, user_python: str, lean_python: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     case = CASES[name]
-    skip_without(case.launcher)
     python = lean_python if case.lean else user_python
+    skip_without(name, case.launcher, python)
     for variable in ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"):
         monkeypatch.setenv(variable, "1")
     monkeypatch.setenv("TORCHINDUCTOR_COMPILE_THREADS", "1")  # no pool of processes that all import PyTorch

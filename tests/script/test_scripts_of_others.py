@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from observed_scripts import has_memory_and_phases
-from script.equipment import Script, nanogpt
+from script.equipment import Script, nanogpt, skip_unless
 
 SCRIPTS = Path(os.environ.get("MULTICARD_SCRIPTS", "none"))
 
@@ -39,6 +39,7 @@ def completed(folder: Path, python: str, /, **given: Any) -> tuple[Script, list[
 
 def test_imagenet_of_pytorchs_examples(user_python: str, tmp_path: Path) -> None:
     """A DataLoader with a worker, SGD; it asks for no gradients only where it evaluates."""
+    skip_unless(user_python, "import torch; torch.accelerator")
     command = ["main.py", "-a", "shufflenet_v2_x0_5", "--dummy", "-b", "2", "-j", "1", "-p", "1", "--epochs", "1"]
     folder = str(SCRIPTS / "pytorch-examples" / "imagenet")
     run, measured = completed(tmp_path, user_python, command=command, folder=folder)

@@ -11,11 +11,6 @@ from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
-try:
-    from torch.distributed.fsdp import fully_shard
-except ImportError:  # before PyTorch 2.6
-    from torch.distributed._composable.fsdp import fully_shard
-
 
 def main() -> None:
     parser = argparse.ArgumentParser()
@@ -35,6 +30,8 @@ def main() -> None:
         policy = ModuleWrapPolicy([nn.Sequential])
         model = FullyShardedDataParallel(model, auto_wrap_policy=policy, device_id=device, use_orig_params=True)
     else:
+        from torch.distributed.fsdp import fully_shard  # since PyTorch 2.6
+
         for layer in model:
             fully_shard(layer, mesh=mesh)
         fully_shard(model, mesh=mesh)
