@@ -82,11 +82,10 @@ def outcome_of(case: ET.Element) -> str:
 
 def table(columns: list[Column]) -> str:
     """Return a table of Markdown with a row for each package and each script, and a column for each interpreter."""
-    names = ["Python", *PACKAGES]
-    rows = [[name, *(column.versions[name] for column in columns)] for name in names]
-    scripts = list(dict.fromkeys(script for column in columns for script in column.outcomes))
+    rows = [[package, *(column.versions[package] for column in columns)] for package in PACKAGES[1:]]
+    scripts = sorted({script for column in columns for script in column.outcomes})
     rows += [[script, *(column.outcomes.get(script, "") for column in columns)] for script in scripts]
-    head = ["", *(f"{column.versions['torch']}, {column.versions['Python']}" for column in columns)]
+    head = ["", *(f"torch {column.versions['torch']}, Python {column.versions['Python']}" for column in columns)]
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
