@@ -24,7 +24,7 @@ class Accelerate(Launcher):
         elif p.device == "cpu":
             options.append("--cpu")
         if rendezvous is None:
-            # Not 0, which newer releases take for any free port: Accelerate 1.1 hands it to the ranks, which wait forever.
+            # Newer releases take 0 for any free port; Accelerate 1.1 hands it to the ranks, which wait for ever.
             options.append(f"--main_process_port={free_port()}")
         else:
             options += [f"--machine_rank={rendezvous.node}", f"--main_process_ip={rendezvous.address}"]
