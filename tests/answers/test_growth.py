@@ -135,3 +135,9 @@ def test_the_answer_follows_the_speed_up_where_the_step_is_shown_to_have_grown(t
     assert "takes 1.75× as long as on one (n=1): 60.0 ms more in the backward pass" in recommendations(
         make_results(tmp_path / "once", once)
     )
+
+
+def test_a_growth_of_scattered_repeats_is_no_number_with_an_interval_from_nothing_to_a_thousand(tmp_path: Path) -> None:
+    growth = growth_of(tmp_path, steps(1, factors=(0.5, 2.0), **ONE), steps(2, factors=(0.6, 2.1), **ONE))
+    sentence = growth.words_of_doubt + growth.answer().sentence
+    assert "step times on 2 GPUs and on one are too scattered to tell" in sentence and "CI" not in sentence

@@ -11,9 +11,12 @@ from multicard.results.configuration import Configuration
 # A measured batch (rate × time of a step) counts as a whole number if it differs from it by less than this share.
 ROUNDING = 1e-4
 
+# Stands for the value of a parameter that a training does not have.
+NOT_SET = "not set"
+
 # What decides how much is learned, by name: {"global batch size": 128, "precision": "fp32"}.
 Learning = Mapping[str, Any]
-# What differs between two of them, by name: the value before and the value after. None stands for no value.
+# What differs between two of them, by name: the value before and the value after.
 Changes = Mapping[str, tuple[Any, Any]]
 
 
@@ -64,11 +67,15 @@ def key_of(learning: Learning) -> tuple[Any, ...]:
 
 
 def changes_from(reference: Learning, learning: Learning) -> Changes:
-    """Return what differs, by name: its value in `reference` and its value in `learning`; None for no value."""
+    """Return what differs, by name: its value in `reference` and its value in `learning`.
+
+    None is a value that is not known. `NOT_SET` stands for a parameter that one of them does not have, such as another
+    technique's.
+    """
     changes: dict[str, tuple[Any, Any]] = {}
     for name in dict.fromkeys((*reference, *learning)):
-        before = reference.get(name)
-        after = learning.get(name)
+        before = reference.get(name, NOT_SET)
+        after = learning.get(name, NOT_SET)
         if before != after:
             changes[name] = (before, after)
     return changes

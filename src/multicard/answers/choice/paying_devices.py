@@ -9,6 +9,7 @@ from multicard.answers.choice.answers import FASTER, HOURS, ChosenSpeedup, doubt
 from multicard.answers.choice.candidates import Candidate, Kind
 from multicard.answers.choice.choices import Choices
 from multicard.answers.choice.learning import words_of
+from multicard.answers.doubt import scatter_words
 from multicard.core.units import number
 from multicard.programs.program import BATCH
 from multicard.results.conditions import taken_cpus
@@ -113,6 +114,8 @@ def _words(job: Choices, fewer: FewerDevices) -> str:
     """Return as many devices as pay in words, with the reason."""
     few, more = job.on(fewer.devices), job.on(fewer.more_devices)
     disturbed = _disturbed(job, fewer)
+    if scattered := scatter_words(fewer.ratio):
+        return f"{few}: whether {more} are faster is {scattered}{disturbed}"
     few_are_faster = fewer.ratio.value < 1 / NO_FASTER or verdict(fewer.ratio) == "less"
     if few_are_faster:
         inverse = fewer.ratio.map(lambda times: 1 / times)

@@ -13,6 +13,7 @@ from functools import cached_property
 from multicard.answers.answer import GREW, Answer
 from multicard.answers.diagnoses.host.host_work import WorkOfSteps
 from multicard.answers.diagnoses.user_code.code_lines import GrownPlace
+from multicard.answers.doubt import scatter_words
 from multicard.answers.phases import parts_of_mean_step, phases_of
 from multicard.answers.scaling.speedup import speedups_of
 from multicard.answers.scaling.work import STEP_TIME, is_same_work, samples_per_device
@@ -122,6 +123,9 @@ class Growth:
         (`grown_places`); they are told if no work of the host explains this part.
         """
         devices = counted(self.configuration["devices"], DEVICE_WORDS[self.configuration["device"]])
+        if scattered := scatter_words(self.ratio):
+            sentence = f"step times on {devices} and on one are {scattered}"
+            return Answer(GREW, sentence, tuple(self._rows()), caveats, "step_breakdown")
         base = "as on one" if self.work_share == 1 else "as its share of the work on one"
         sentence = f"on {devices} a step takes {self.ratio.format(unit=f'× as long {base}')}"
         if self.seconds is not None and self.seconds > 0:
