@@ -34,7 +34,7 @@ def rare(*values: Any) -> Any:
 
 
 def job(**fixed: Any) -> LlmParameters:
-    return LlmParameters(**{"device": "cpu", "sequence_length": 512} | fixed)
+    return LlmParameters(**{"library": "torchtune", "device": "cpu", "sequence_length": 512} | fixed)
 
 
 @pytest.mark.parametrize(
