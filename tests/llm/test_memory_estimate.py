@@ -167,7 +167,10 @@ PARTS = ("weights", "adapters", "gradients", "optimizer", "buffers")
 
 def jobs(ranks: int) -> list[tuple[LlmParameters, Architecture]]:
     # Adapters of rank 9 do not divide evenly.
-    shared = {"device": "cpu", "devices": ranks, "batch_size": 1, "sequence_length": 16, "lora_rank": 9}
+    shared = {
+        "library": "torchtune", "device": "cpu", "devices": ranks, "batch_size": 1, "sequence_length": 16,
+        "lora_rank": 9,
+    }  # fmt: skip
     return [(LlmParameters(**shared, precision=precision, **TECHNIQUES[name]), TINY) for name, precision in CASES]
 
 

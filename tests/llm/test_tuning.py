@@ -77,7 +77,7 @@ def test_every_technique_learns_and_is_recorded(tune: Callable[..., Path], chang
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_a_technique_runs_its_own_recipe(changes: dict[str, Any], recipe: str) -> None:
-    p = LlmParameters(**changes)
+    p = LlmParameters(library="torchtune", **changes)
     assert RECIPES[p.technique].full_name(p) == recipe
 
 
