@@ -222,6 +222,8 @@ def test_long_whiskers_of_two_repeats_are_cut_at_the_edge_of_the_panel() -> None
     assert [(list(x), list(y)) for x, y in arrows] == [([2], [pytest.approx(1.07 * 2 * 4)])]
     assert not [line for line in figure.axes[0].get_lines() if line.get_marker() == "v"]
     assert [text.get_text() for text in figure.axes[0].texts] == [f"{data['speedup_high'].iloc[1]:,.0f}"]
+    # Of the efficiency, which is half of it, in per cent as on the axis.
+    assert [text.get_text() for text in figure.axes[1].texts] == [f"{100 * data['speedup_high'].iloc[1] / 2:.0f}%"]
 
 
 def test_axes_carry_units_and_the_kind_of_device() -> None:

@@ -51,6 +51,15 @@ def test_bars_are_geometric_means_with_whiskers_over_their_interval() -> None:
     assert ends == pytest.approx(np.exp([logs.mean() - reach, logs.mean() + reach]).tolist())
 
 
+def test_a_whisker_that_would_hide_the_bars_is_cut_and_its_interval_written() -> None:
+    # Two repeats that differ by a factor of four: their interval has a thousandfold range.
+    rows = [run("lora", 1, seconds, repeat=i) for i, seconds in enumerate((0.1, 0.4), start=1)]
+    _, time, *_ = techniques(*rows, run("dpo", 1, 0.3))
+    assert time.get_xlim()[1] < 3 * 400
+    assert any(text.get_text().startswith("200 [") for text in time.texts)
+
+
+
 def test_a_run_without_a_result_shows_its_outcome_in_its_place() -> None:
     rows = [run("lora", 1, 0.1), run("lora", 2, 0.2), lost("full", 1, "out_of_memory"), run("full", 2, 0.4)]
     _, *panels, data = techniques(*rows)

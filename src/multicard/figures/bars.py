@@ -1,5 +1,6 @@
 """Horizontal bar charts, grouped or stacked; and what other panels share: names of rows, whiskers, dots of repeats."""
 
+import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -18,6 +19,8 @@ from multicard.figures.style import HATCHES, LINE_IN, NUMBER_BOX, SMALLEST_POINT
 PAGE_IN = 8.5
 # Least inches of a row: less, and its name would not be legible in small print.
 LOWEST_ROW_IN = 0.15
+# A whisker is cut if it goes beyond so many times the largest bar or dot.
+LONGEST_WHISKER = 2.0
 # Endings of names of columns whose values have these units (`core.units.UNITS`).
 ENDINGS = {SECONDS: "_s", BYTES: "_bytes", PERCENT: "_share"}
 
@@ -56,8 +59,9 @@ def draw_grouped_bars(
         The panel to draw in.
     means
         A row per bar, with columns `series`, `repeats`, `outcome`, those that `group_by` and `column` name, and the
-        bounds of the interval (`<column>_low`, `<column>_high`), which become whiskers. If a row has no value, its
-        outcome is written in the place of the bar.
+        bounds of the interval (`<column>_low`, `<column>_high`), which become whiskers. A whisker that would be much
+        longer than all bars is cut: it ends in an arrow, and its interval is written beside the value. If a row has no
+        value, its outcome is written in the place of the bar.
     runs
         A row per run, with column `series` and those that `group_by` and `column` name. If a bar of a series has
         several repeats, each run of the series is a small dot.
@@ -70,15 +74,21 @@ def draw_grouped_bars(
     series_names = list(dict.fromkeys(means["series"]))
     # The distance between two groups is 1.
     width = min(0.8 / len(series_names), 0.5)
+    longest = LONGEST_WHISKER * _largest(means, runs, column) * scale
+    have_intervals = False
     for index, (name, colour) in enumerate(zip(series_names, colours(len(series_names)), strict=True)):
         offset = (index - (len(series_names) - 1) / 2) * width
         bars = means[means["series"] == name]
         positions = bars[group_by].map(groups.index) + offset
+        values = bars[column].astype(float) * scale
+        down, up = whisker_lengths(bars, column, scale)
+        is_cut = values + up > longest
+        up = up.mask(is_cut, longest - values)
         container = axes.barh(
             positions,
-            bars[column].astype(float) * scale,
+            values,
             width,
-            xerr=whisker_lengths(bars, column, scale),
+            xerr=(down, up),
             error_kw={"capsize": 3, "elinewidth": 1, "ecolor": "0.1"},
             label=name,
             color=colour,
@@ -87,7 +97,13 @@ def draw_grouped_bars(
             linewidth=0.5,
         )
         _keep_numbers(container, [_id_of_grouped_bar(bar, group_by, column) for bar in bars.to_dict("records")])
-        _write_values(axes, positions, bars, column, scale)
+        if is_cut.any():
+            have_intervals = True
+            arrows = [longest] * is_cut.sum()
+            axes.plot(arrows, positions[is_cut], marker=">", markersize=5, color="0.1", linestyle="none")
+        # Only where a whisker is cut, its interval is written beside the value.
+        bounds = bars[[f"{column}_low", f"{column}_high"]].astype(float) * scale
+        _write_values(axes, positions, values, values + up.fillna(0.0), bounds.where(is_cut))
         if (bars["repeats"] > 1).any():
             repeats = runs[runs["series"] == name]
             draw_repeats(axes, repeats[column].astype(float) * scale, repeats[group_by].map(groups.index) + offset)
@@ -95,7 +111,7 @@ def draw_grouped_bars(
         for position, outcome in zip(positions[is_missing], bars.loc[is_missing, "outcome"], strict=True):
             _note_missing_bar(axes, position, outcome)
     name_rows(axes, groups)
-    _leave_space_for_numbers(axes)
+    _leave_space_for_numbers(axes, have_intervals)
 
 
 def _id_of_grouped_bar(bar: Mapping[Hashable, Any], group_by: str, column: str) -> str | None:
@@ -116,13 +132,23 @@ def _keep_numbers(container: BarContainer, ids: Iterable[str | None]) -> None:
             patch.set_gid(id_of_patch)
 
 
-def _write_values(axes: Axes, positions: pd.Series, bars: pd.DataFrame, column: str, scale: float) -> None:
-    """Write the value of each bar behind its end, or behind its whisker."""
-    values = bars[column].astype(float) * scale
-    _, whiskers = whisker_lengths(bars, column, scale)
-    ends = values + whiskers.fillna(0.0)
-    for position, value, end in zip(positions, values, ends, strict=True):
-        write_number(axes, end, position, value)
+def _write_values(axes: Axes, positions: pd.Series, values: pd.Series, ends: pd.Series, bounds: pd.DataFrame) -> None:
+    """Write the value of each bar behind its end, or that of its whisker, with its interval if that is among `bounds`.
+
+    `bounds`: the lower and the upper bound of each bar; NaN for an interval that is not written.
+    """
+    intervals = bounds.itertuples(index=False, name=None)
+    for position, value, end, (low, high) in zip(positions, values, ends, intervals, strict=True):
+        if np.isnan(high):
+            write_number(axes, end, position, value)
+        else:
+            write_number(axes, end, position, value, low, high)
+
+
+def _largest(means: pd.DataFrame, runs: pd.DataFrame, column: str) -> float:
+    """Return the largest value of a bar or a dot; infinity if there is none."""
+    values = pd.concat([means[column], runs[column]]).astype(float)
+    return float(values.max()) if values.notna().any() else math.inf
 
 
 def write_number(

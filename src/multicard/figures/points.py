@@ -11,11 +11,11 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator, ScalarFormatter
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator, PercentFormatter, ScalarFormatter
 
 from multicard.answers.comparison.comparisons import varied
 from multicard.answers.scaling.speedup_tables import over_repeats
-from multicard.core.units import number
+from multicard.core.units import number, percent
 from multicard.figures.bars import draw_repeats, name_rows, rows_height_in, whisker_lengths
 from multicard.figures.marks import id_of_points
 from multicard.figures.series import completed_of, device_axis, labels
@@ -115,6 +115,8 @@ class Quantity:
         logarithmic, the axis of values then is, too, so that ideal scaling is a straight line.
     most
         Value, in the unit of the axis, at which whiskers are cut; None for no such limit.
+    is_in_percent
+        True if the values are ratios, which the axis shows in per cent.
     """
 
     column: str
@@ -125,6 +127,7 @@ class Quantity:
     has_zero_line: bool = False
     follows_devices: bool = False
     most: float | None = None
+    is_in_percent: bool = False
 
     def values(self, rows: pd.DataFrame) -> pd.Series:
         """Return the values of rows in the unit of the axis."""
@@ -334,6 +337,9 @@ class _Panel:
         else:
             name_rows(self.axes, self.series.names)
             self.axes.set(xlabel=label, xlim=(low, high))
+        if self.quantity.is_in_percent:
+            axis = self.axes.yaxis if self.is_upright else self.axes.xaxis
+            axis.set_major_formatter(PercentFormatter(1.0))
 
     def mark_cut_whiskers(self, marks: _Marks, low: float, high: float) -> None:
         """Draw an arrow at the edge of the panel for each whisker that goes beyond it, with the value of its end."""
@@ -372,7 +378,7 @@ class _Panel:
             place, offset = (edge, position), (-5 if is_at_top else 5, 3)
             across, along, degrees = "right" if is_at_top else "left", "bottom", 0
         self.axes.annotate(
-            number(end),
+            percent(end) if self.quantity.is_in_percent else number(end),
             place,
             xytext=offset,
             textcoords="offset points",

@@ -6,7 +6,6 @@ import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import PercentFormatter
 
 from multicard.answers.comparison.comparisons import varied
 from multicard.answers.scaling.speedup_tables import over_repeats, speedups, throughput_of
@@ -209,9 +208,9 @@ def _draw_efficiency(axes: Axes, series: Series, title: str) -> None:
     """Draw the efficiency in per cent, with a line at the ideal 100%."""
     ideal = dict.fromkeys(sorted(series.means["devices"].unique()), 1.0)
     ideal_and_little_more = 1.25
-    quantity = Quantity("efficiency", title, "Speed-up per device", ideal=ideal, most=ideal_and_little_more)
+    label = "Speed-up per device"
+    quantity = Quantity("efficiency", title, label, ideal=ideal, most=ideal_and_little_more, is_in_percent=True)
     draw_series(axes, series, quantity)
-    axes.yaxis.set_major_formatter(PercentFormatter(1.0))
 
 
 def _with_scaling(series: Series, results: Results) -> Series:
