@@ -367,3 +367,12 @@ def test_degrees_of_freedom_of_the_prior_are_those_of_smyths_equation() -> None:
     assert found.freedom == pytest.approx(6, rel=0.15) and found.is_explained.mean() > 0.98
     equal = prior_of(3e-4 * chi2(3).rvs(4000, random_state=np.random.default_rng(3)) / 3, np.full(4000, 3.0))
     assert equal.freedom > 50 and equal.variance == pytest.approx(1e-4, rel=0.05)
+
+
+def test_configurations_beside_show_the_scatter_of_their_scenario_and_have_no_estimates() -> None:
+    samples = {"a": {1: 1.0, 2: 1.1}, "b": {1: 2.0, 2: 2.1}, "c": {1: 3.0, 2: 3.5}}
+    together = Pool(samples)
+    asked_for = {key: samples[key] for key in ("a", "b")}
+    beside = Pool(asked_for, beside={"c": samples["c"]})
+    assert beside.ratio("b", "a") == together.ratio("b", "a") != Pool(asked_for).ratio("b", "a")
+    assert beside.mean("a") == together.mean("a")

@@ -59,7 +59,6 @@ def test_a_whisker_that_would_hide_the_bars_is_cut_and_its_interval_written() ->
     assert any(text.get_text().startswith("200 [") for text in time.texts)
 
 
-
 def test_a_run_without_a_result_shows_its_outcome_in_its_place() -> None:
     rows = [run("lora", 1, 0.1), run("lora", 2, 0.2), lost("full", 1, "out_of_memory"), run("full", 2, 0.4)]
     _, *panels, data = techniques(*rows)

@@ -113,6 +113,7 @@ class Pool:
         logs: bool = True,
         exact: bool = False,
         looks: int = 1,
+        beside: Mapping[Any, Sample] | None = None,
     ) -> None:
         """Take samples by block, or without blocks.
 
@@ -131,13 +132,18 @@ class Pool:
         looks
             How often the results are looked at, to decide whether repeats are added; see `stats.looks`. The larger
             number counts if blocks of the samples state one, too.
+        beside
+            Samples of further configurations by their keys. They have no estimates here, but show how much repeats of
+            their scenarios scatter. So an interval does not depend on which configurations of a scenario are asked for.
         """
         self._has_logs = logs
         self._is_exact = exact
         by_key = samples if isinstance(samples, Mapping) else dict(enumerate(samples))
         self._samples = {key: usable(sample, logs) for key, sample in by_key.items()}
         usable_samples = {key: sample for key, sample in self._samples.items() if sample is not None}
-        self._scatter = ScatterByScenario(usable_samples, exact)
+        others = {key: usable(sample, logs) for key, sample in (beside or {}).items() if key not in by_key}
+        usable_others = {key: sample for key, sample in others.items() if sample is not None}
+        self._scatter = ScatterByScenario(usable_samples, exact, usable_others)
         self._looks = max(looks, *map(looks_of, usable_samples.values()), 1)
 
     @property

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from functools import cached_property
 from statistics import fmean
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -171,17 +172,23 @@ class ScatterByScenario:
 
     So the interval of a number does not depend on which other scenarios are in the pool: it is the same in the figure
     of its scenario and among all scenarios of an experiment. If several scenarios have a sample, the first of them
-    counts; for two samples it is the first one that has both. `is_exact`: see `Scatter`.
+    counts; for two samples it is the first one that has both. `is_exact`: see `Scatter`. `others`: further samples,
+    which only show the scatter of their scenarios.
     """
 
-    def __init__(self, samples: Mapping[Hashable, UsableSample], is_exact: bool) -> None:
+    def __init__(
+        self,
+        samples: Mapping[Hashable, UsableSample],
+        is_exact: bool,
+        others: Mapping[Hashable, UsableSample] = MappingProxyType({}),
+    ) -> None:
         self._samples = samples
         self._is_exact = is_exact
         self._scenarios = {key: scenarios_of(sample) for key, sample in samples.items()}
         samples_of_scenario: dict[Hashable, dict[Hashable, UsableSample]] = defaultdict(dict)
-        for key, scenarios in self._scenarios.items():
-            for scenario in scenarios:
-                samples_of_scenario[scenario][key] = samples[key]
+        for key, sample in (*samples.items(), *others.items()):
+            for scenario in scenarios_of(sample):
+                samples_of_scenario[scenario][key] = sample
         self._scatters = {
             scenario: Scatter(scenario_samples, is_exact) for scenario, scenario_samples in samples_of_scenario.items()
         }

@@ -19,7 +19,7 @@ from multicard.answers.bottlenecks.bottlenecks import peak_memory
 from multicard.answers.choice.choice import Choice
 from multicard.answers.choice.families import compared, ordered
 from multicard.answers.choice.learning import learning_of, words_of
-from multicard.answers.scaling.speedup import SCALE, speedups_of
+from multicard.answers.scaling.speedup import SCALE, pool_of_rates, speedups_of
 from multicard.config.experiment import configuration_key
 from multicard.core.grouping import grouped
 from multicard.core.text import counted
@@ -68,6 +68,9 @@ class Choices:
     rows: list[Choice]
     configurations: tuple[Configuration, ...] = ()  # those with a completed run
     lost: tuple[Configuration, ...] = ()  # those without one
+    # Those of other jobs that were measured there with a completed run. They show how much the scenarios scatter that
+    # they share with this job.
+    others: tuple[Configuration, ...] = ()
 
     @cached_property
     def recipe_names(self) -> tuple[str, ...]:
@@ -97,6 +100,11 @@ class Choices:
         """Return a number of devices in words, such as "2 GPUs"."""
         return counted(devices, DEVICE_WORDS[self.device])
 
+    @cached_property
+    def rates(self) -> Pool:
+        """The throughputs of the configurations with a completed run by their keys."""
+        return pool_of_rates(self.configurations, self.others)
+
     @property
     def fastest(self) -> Choice | None:
         """The fastest choice that trains like the reference; None without rows."""
@@ -121,7 +129,13 @@ def choices(results: Results) -> list[Choices]:
             for configuration in lost_of_job.get(job, [])
             if configuration.provenance.kind in (None, place.machine)
         ]
-        tables.append(_table(job, place, measured[job, place], lost_there))
+        others = [
+            configuration
+            for (other_job, other_place), configurations in measured.items()
+            if other_job != job and other_place == place
+            for configuration in configurations
+        ]
+        tables.append(_table(job, place, measured[job, place], lost_there, others))
     measured_jobs = {job for job, _ in measured}
     for job, configurations in lost_of_job.items():
         if job not in measured_jobs:
@@ -185,11 +199,20 @@ def _place(configuration: Configuration) -> _Place:
     return _Place(configuration.provenance.kind or "", configuration.provenance.software or "")
 
 
-def _table(job: Job, place: _Place, configurations: list[Configuration], lost: list[Configuration]) -> Choices:
-    """Return the table of a job in one place: `configurations` have a completed run, `lost` have none."""
+def _table(
+    job: Job,
+    place: _Place,
+    configurations: list[Configuration],
+    lost: list[Configuration],
+    others: list[Configuration],
+) -> Choices:
+    """Return the table of a job in one place: `configurations` have a completed run, `lost` have none.
+
+    `others`: configurations of other jobs there.
+    """
     rated = [configuration for configuration in configurations if _has_rates(configuration)]
     work = _work_of_training(configurations, rated)
-    rows = _measured(_without_observation(rated), configurations, work)
+    rows = _measured(_without_observation(rated), configurations, others, work)
     return Choices(
         job=job.name,
         device=job.device,
@@ -197,9 +220,10 @@ def _table(job: Job, place: _Place, configurations: list[Configuration], lost: l
         versions=place.versions or None,
         unit=configurations[0].program.unit.name,
         work=work,
-        rows=compared(ordered(rows)),
+        rows=compared(ordered(rows), others),
         configurations=tuple(configurations),
         lost=tuple(lost),
+        others=tuple(others),
     )
 
 
@@ -247,15 +271,20 @@ def _without_observation(configurations: Sequence[Configuration]) -> list[Config
     )
 
 
-def _measured(candidates: Sequence[Configuration], baselines: Sequence[Configuration], work: float) -> list[Choice]:
+def _measured(
+    candidates: Sequence[Configuration],
+    baselines: Sequence[Configuration],
+    others: Sequence[Configuration],
+    work: float,
+) -> list[Choice]:
     """Return a choice for each candidate, without the fields that compare it with other choices.
 
     `baselines`: the configurations among which the baseline of each speed-up is looked for, candidates included.
-    `work`: samples or tokens of the whole training.
+    `others`: those of other jobs. `work`: samples or tokens of the whole training.
     """
-    speedups = {speedup.configuration.key: speedup.mean for speedup in speedups_of(baselines)}
+    speedups = {speedup.configuration.key: speedup.mean for speedup in speedups_of(baselines, others)}
     learnings = learning_of(candidates)
-    pool = Pool({configuration.key: configuration.blocks(configuration.rate) for configuration in candidates})
+    pool = pool_of_rates(candidates, others)
     rows = []
     for configuration in candidates:
         rate = pool.mean(configuration.key)

@@ -18,7 +18,6 @@ from multicard.core.text import counted, plural
 from multicard.results.configuration import Configuration, MeasuredRun
 from multicard.results.notices import NOTICES, PROFILED, REMEDIES, WINDOW_DIFFERS, notices_by_subject
 from multicard.stats.interval import verdict
-from multicard.stats.pool import Pool
 
 # The caveats of a job name at most this many notices.
 MOST_NOTICES = 3
@@ -88,7 +87,7 @@ def caveats(job: Choices, profiled: bool = True) -> tuple[str, ...]:
 def superlinear_caveats(job: Choices) -> list[str]:
     """Return which of the speed-ups that are told (`speedups`) are more than ideal, and what to look at."""
     told = {speedup.choice.key for speedup in speedups(job)}
-    of_job = [speedup for speedup in speedups_of(job.configurations) if speedup.configuration.key in told]
+    of_job = [speedup for speedup in speedups_of(job.configurations, job.others) if speedup.configuration.key in told]
     return [caveat for speedup in of_job if (caveat := superlinear_caveat(speedup)) is not None]
 
 
@@ -116,15 +115,10 @@ def _repeats_words(job: Choices) -> str:
     repeats = f"{range_words} {plural(counts[-1], 'repeat')}"
     if len(job.configurations) == 1:
         return repeats
-    needed = needed_repeats(_pool_of_rates(job.configurations), len(job.configurations))
+    needed = needed_repeats(job.rates, len(job.configurations))
     if needed is None:
         return f"{repeats} of each configuration"
     return needed.words_with(counts[0], f"{range_words} of each configuration")
-
-
-def _pool_of_rates(configurations: Sequence[Configuration]) -> Pool:
-    """Return the throughputs of configurations by their keys."""
-    return Pool({configuration.key: configuration.blocks(configuration.rate) for configuration in configurations})
 
 
 def _notices_words(runs: Sequence[MeasuredRun], left_out: Sequence[str]) -> list[str]:

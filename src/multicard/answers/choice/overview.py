@@ -73,7 +73,7 @@ def _fastest_tile(job: Choices, fastest: Choice, speedup: ChosenSpeedup | None) 
 def _baseline_words(job: Choices, choice: Choice) -> str:
     """Return the baseline of a choice's speed-up in words, with its method where that is not the choice's own."""
     method = choice.configuration.program.method
-    of_job = speedups_of(job.configurations)
+    of_job = speedups_of(job.configurations, job.others)
     baseline = next(speedup.baseline for speedup in of_job if speedup.configuration.key == choice.key)
     words = job.on(1)
     if baseline is None or baseline[method] == choice.configuration[method]:

@@ -36,7 +36,7 @@ def fewer_devices(job: Choices) -> FewerDevices | None:
     A number of devices pays if the next smaller one that pays is slower than it: shown to be, or by more than
     `NO_FASTER`, where repeats do not decide. So the smallest of several numbers that are equally fast is returned.
     """
-    pool = Pool({row.key: row.configuration.blocks(row.configuration.rate) for row in job.rows})
+    pool = job.rates
     by_devices = speedups(job)
     # None stands for one device.
     paying: ChosenSpeedup | None = None

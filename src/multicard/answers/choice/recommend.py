@@ -219,7 +219,7 @@ def _compared(job: Choices, grew: Sequence[_Grown], doubts: tuple[str, ...]) -> 
 
 def _growths(job: Choices, results: Results, doubts: tuple[str, ...]) -> list[_Grown]:
     """Return what grew in the step of the fastest choice on each number of devices, the fastest of all first."""
-    of_configurations = growths(job.configurations)
+    of_configurations = growths(job.configurations, job.others)
     grown = []
     for speedup in sorted(speedups(job), key=lambda speedup: speedup.ratio.value, reverse=True):
         growth = of_configurations.get(speedup.choice.key)

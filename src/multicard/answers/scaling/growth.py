@@ -188,14 +188,18 @@ class Growth:
         ]
 
 
-def growths(configurations: Sequence[Configuration]) -> dict[Hashable, Growth]:
+def growths(configurations: Sequence[Configuration], beside: Sequence[Configuration] = ()) -> dict[Hashable, Growth]:
     """Return the growth of the step of each configuration on several devices, by the configuration's key.
 
     A configuration without a baseline on one device has none, nor has one whose work per device is not known, there or
-    in the baseline. Intervals follow from the scatter of the step times of the given configurations of the
-    same scenario.
+    in the baseline. Intervals follow from the scatter of the step times of all given configurations of the
+    same scenario, those of `beside` included, which have no growth.
     """
-    pool = Pool({configuration.key: configuration.blocks(STEP_TIME) for configuration in configurations})
+    times, others = (
+        {configuration.key: configuration.blocks(STEP_TIME) for configuration in group}
+        for group in (configurations, beside)
+    )
+    pool = Pool(times, beside=others)
     by_configuration: dict[Hashable, Growth] = {}
     for speedup in speedups_of(configurations):
         configuration, baseline = speedup.configuration, speedup.baseline

@@ -107,13 +107,13 @@ class _Pair(NamedTuple):
     baseline: Configuration | None
 
 
-def speedups_of(configurations: Sequence[Configuration]) -> list[Speedup]:
+def speedups_of(configurations: Sequence[Configuration], beside: Sequence[Configuration] = ()) -> list[Speedup]:
     """Return the speed-up of each configuration, in their order.
 
-    A configuration and its baseline differ at most in `BASELINE_DIFFERS`. Intervals follow from the scatter of the
-    given configurations of the same scenario.
+    A configuration and its baseline differ at most in `BASELINE_DIFFERS`. Intervals follow from the scatter of all
+    given configurations of the same scenario, those of `beside` included, which are no baselines.
     """
-    pool = Pool({configuration.key: configuration.blocks(configuration.rate) for configuration in configurations})
+    pool = pool_of_rates(configurations, beside)
     families = grouped(configurations, lambda configuration: configuration.rest(BASELINE_DIFFERS))
     speedups: dict[Hashable, Speedup] = {}
     for family in families.values():
@@ -129,6 +129,15 @@ def speedups_of(configurations: Sequence[Configuration]) -> list[Speedup]:
                 has_efficiency=len(device_counts) > 1,
             )
     return [speedups[configuration.key] for configuration in configurations]
+
+
+def pool_of_rates(configurations: Sequence[Configuration], beside: Sequence[Configuration] = ()) -> Pool:
+    """Return the throughputs of configurations by their keys; `beside`: further ones, which only show the scatter."""
+    rates, others = (
+        {configuration.key: configuration.blocks(configuration.rate) for configuration in group}
+        for group in (configurations, beside)
+    )
+    return Pool(rates, beside=others)
 
 
 def _is_measured(configuration: Configuration) -> bool:

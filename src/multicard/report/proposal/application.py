@@ -91,7 +91,10 @@ class Application:
 
     def mean(self, choice: Choice, measure: str) -> Interval | None:
         """Return the mean of a measure; None if it has no value. All choices of the job determine the interval."""
-        pool = Pool({row.key: row.configuration.blocks(measure) for row in self.job.rows})
+        pool = Pool(
+            {row.key: row.configuration.blocks(measure) for row in self.job.rows},
+            beside={configuration.key: configuration.blocks(measure) for configuration in self.job.others},
+        )
         return pool.mean(choice.key)
 
     def run_hours(self, choice: Choice) -> Interval | None:
