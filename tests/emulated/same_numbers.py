@@ -65,6 +65,9 @@ def tune() -> None:
 
     nn.init.kaiming_uniform_ = draw_on_cpu
     if "--library=torchtune" not in sys.argv:
+        # It imports what asks for Triton, which must not fail.
+        import peft  # noqa: F401
+
         # TRL then computes its loss by PyTorch; emulated GPUs compute nothing of what Triton compiles.
         sys.modules["triton"] = None
     train.main()
