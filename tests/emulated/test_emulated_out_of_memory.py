@@ -24,8 +24,8 @@ pytestmark = [pytest.mark.emulated, pytest.mark.slow]
 VIEWER = Path(torch.cuda.__file__).with_name("_memory_viz.py")
 MIB = 2**20
 CONTEXT = 300 * MIB  # of the emulation
-# Of cuBLAS for each thread: ":4096:2:16:8", PyTorch's default on an A100. A PyTorch in which its size can be chosen gives
-# it back after each product.
+# Of cuBLAS for each thread: ":4096:2:16:8", PyTorch's default on an A100. A PyTorch in which its size can be chosen
+# gives it back after each product.
 KEEPS_WORKSPACES = not hasattr(torch.backends.cuda, "cublas_workspace_size")
 PRODUCT = (2 * 4096 + 8 * 16) * 1024
 WORKSPACE = PRODUCT if KEEPS_WORKSPACES else 0
