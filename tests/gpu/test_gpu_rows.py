@@ -27,7 +27,7 @@ from synthetic import OTHER, PID
 
 # Of a small language model, whose estimate is far below the peak that the steps above state.
 OF_LLM: dict[str, Any] = {
-    "p": LlmParameters(devices=2, sequence_length=16, profiled_steps=4),
+    "p": LlmParameters(library="torchtune", devices=2, sequence_length=16, profiled_steps=4),
     "ranks": ranks_with(METER, METER),
     "model": {"architecture": "tiny"},
     "hardware": {"gpus": []},

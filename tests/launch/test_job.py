@@ -4,6 +4,7 @@ import csv
 import os
 import shutil
 import tempfile
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,7 @@ def test_a_run_directory_has_every_step_of_every_rank_and_says_what_ran(two_rank
     stated = VisionParameters(**TINY, strategy="ddp-ds", devices=2, profiler="kineto")
     assert record.parameters == stated
     assert record.hardware.logical_cpus >= 1
-    assert record.versions["torch"].startswith("2.11.0")
+    assert record.versions["torch"] == version("torch")
     assert record.profiler.why == "as configured"
     assert record.started < record.ended
     assert [(rank.rank, rank.binding.note) for rank in record.ranks] == [(0, None), (1, None)]

@@ -30,8 +30,11 @@ LOST_PEER = (
 
 LOST_NODE = re.compile(r"^srun: error: Node failure on (\S+)", re.MULTILINE)
 ERROR = re.compile(r"error\b|no module named", re.IGNORECASE)
-# Beginnings of lines that are not the job's own: this project prints them, or nsys at its end.
-NOT_OF_THE_JOB = re.compile(rf"{PROGRESS}  |Generated:|\t")
+# Beginnings of lines that are not the job's own: this project prints them, nsys at its end, or nanobind, with which
+# Triton is bound, of what a process that ends with an error has not freed.
+NOT_OF_THE_JOB = re.compile(
+    rf"{PROGRESS}  |Generated:|\t|nanobind: | - leaked |  ?- \.\.\. skipped|See https://nanobind\."
+)
 # In a job of several ranks, PyTorch puts this before each line of a traceback.
 LINE_OF_TRACEBACK = re.compile(r"\[rank\d+\]: ")
 TORCHRUN_ENDS = re.compile(r"torch[./]distributed[./]elastic|^Failures:|^Root Cause")
