@@ -28,6 +28,15 @@ def work(at: int, kind: str, function: str, calls_a_step: float, seconds_a_step:
     return {"at": at, "kind": kind, "function": function, **totals, **row}
 
 
+def steps_with_long_ones(long_steps: range) -> list[Row]:
+    """The measured steps of `STEADY` repeats, of 50 ms each but for long ones of 250 ms."""
+    return [
+        {"at": at, "rank": 0, "step": step, "window": "measured", "duration_s": 0.250 if step in long_steps else 0.050}
+        for at in range(len(STEADY))
+        for step in range(11, 61)
+    ]
+
+
 def results_of(folder: Path, rows: list[Row], work_rows: list[Row], **tables: list[Row]) -> Results:
     return make_results(folder, rows, gpu=None, tables={"host_work": work_rows} | tables)
 
@@ -166,12 +175,7 @@ def test_work_of_some_steps_is_told_by_how_much_longer_these_are(tmp_path: Path)
         work(at, "saving", "torch.save", 0.1, 0.0001, steps=5, first_steps=", ".join(map(str, working)))
         for at in range(len(STEADY))
     ]
-    steps = [
-        {"at": at, "rank": 0, "step": step, "window": "measured", "duration_s": 0.250 if step in working else 0.050}
-        for at in range(len(STEADY))
-        for step in range(11, 61)
-    ]
-    results = results_of(tmp_path, runs(1, 0.070), rows, steps=steps)
+    results = results_of(tmp_path, runs(1, 0.070), rows, steps=steps_with_long_ones(working))
     [found] = diagnoses(results.configurations()[0], results)
     assert found.share == pytest.approx(1.0 / 3.5)
     assert found.evidence == (
@@ -281,12 +285,7 @@ def test_compilations_in_some_steps_take_the_time_by_which_these_are_longer(tmp_
     rows = [
         work(at, "compiling", "torch.compile", 0.1, 0.015, steps=5, first_steps=numbers) for at in range(len(STEADY))
     ]
-    steps = [
-        {"at": at, "rank": 0, "step": step, "window": "measured", "duration_s": 0.250 if step in working else 0.050}
-        for at in range(len(STEADY))
-        for step in range(11, 61)
-    ]
-    results = results_of(tmp_path, runs(1, 0.070), rows, steps=steps)
+    results = results_of(tmp_path, runs(1, 0.070), rows, steps=steps_with_long_ones(working))
     [found] = diagnoses(results.configurations()[0], results)
     assert found.share == pytest.approx(1.0 / 3.5)
     assert found.evidence == "`torch.compile` compiles in 5 of 50 measured steps, 20.0 ms of a step (29%)"

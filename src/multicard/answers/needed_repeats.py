@@ -25,8 +25,7 @@ class NeededRepeats:
         >>> NeededRepeats(0.013, 8).words()
         '8 would show a difference of 2% (scatter 1.3%)'
         """
-        count = f"more than {MOST_REPEATS}" if self.repeats is None else str(self.repeats)
-        return f"{count} would show a difference of {SMALL} ({self._scatter_words})"
+        return f"{self._count_words} would show a difference of {SMALL} ({self._scatter_words})"
 
     def words_with(self, measured: int, measured_words: str) -> str:
         """Return whether the measured repeats show a small difference, or how many would, then the numbers.
@@ -40,8 +39,12 @@ class NeededRepeats:
         """
         if self.repeats is not None and self.repeats <= measured:
             return f"the repeats would show a difference of {SMALL} ({measured_words}, {self._scatter_words})"
-        count = f"more than {MOST_REPEATS}" if self.repeats is None else str(self.repeats)
+        count = self._count_words
         return f"{count} repeats would decide a difference of {SMALL} (now {measured_words}, {self._scatter_words})"
+
+    @property
+    def _count_words(self) -> str:
+        return f"more than {MOST_REPEATS}" if self.repeats is None else str(self.repeats)
 
     @property
     def _scatter_words(self) -> str:

@@ -9,12 +9,12 @@ from statistics import fmean
 import pandas as pd
 
 from multicard.answers.scaling.speedup_tables import columns_of
+from multicard.answers.scaling.work import STEP_TIME
 from multicard.core.layout import BACKWARD, DATA, EVALUATION, FORWARD, OPTIMIZER, PHASES, TRANSFER
 from multicard.results.breakdown import StepPart
 from multicard.results.configuration import MeasuredRun
 from multicard.results.results import Results
 
-STEP_TIME = "iteration_time_s"
 STALLS, OTHER = "stalls", "other"
 PARTS = (*PHASES, EVALUATION, STALLS, OTHER)
 # Parts that are known of the rank for which the others wait, by the column with their share of the step.

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from itertools import combinations
 from pathlib import Path
 
+from multicard.answers.pools import pool_of, pool_of_rates
 from multicard.answers.scaling.work import STEP_TIME
 from multicard.config.added_repeats import AddedRepeats, open_scenarios
 from multicard.config.plan import Plan
@@ -37,10 +38,9 @@ def are_decided(results: Results, until: float) -> bool:
 
 def _pool_of(configurations: Sequence[Configuration]) -> Pool:
     """Return the throughputs of configurations, or their step times if one of them has no throughput."""
-    rates = {configuration.key: configuration.blocks(configuration.rate) for configuration in configurations}
-    if all(rates.values()):
-        return Pool(rates)
-    return Pool({configuration.key: configuration.blocks(STEP_TIME) for configuration in configurations})
+    if all(configuration.blocks(configuration.rate) for configuration in configurations):
+        return pool_of_rates(configurations)
+    return pool_of(STEP_TIME, configurations)
 
 
 def is_decided(ratio: Interval | None, until: float) -> bool:

@@ -58,6 +58,7 @@ class Pass:
         # The number that was asked for counts whatever the batch looks like: it may have two views of each sample. If
         # the number is None, or 1 (one item, which may be a batch), the batch itself must show its samples.
         samples = asked if asked is not None and asked != 1 else read_or_none(partial(self._samples, batch, asked))
+        # As `read_or_none` does, but without a call of it for each batch.
         try:
             tokens = tokens_in(batch)
         except Exception:

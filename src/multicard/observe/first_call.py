@@ -18,7 +18,7 @@ class FirstCall:
     """
 
     def __init__(self, callback: Callable[[], None]):
-        self.is_waiting = False  # then a further `wait` would change nothing
+        self.is_waiting = False  # True while the hook is in place, when a further `wait` would change nothing
         self._callback = callback
         self._thread = get_ident()
         # PyTorch's dictionary of hooks, and the key of this one. The hook is put there and taken away in every step,

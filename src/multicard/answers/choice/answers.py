@@ -1,5 +1,6 @@
 """The answers for a job, in words: how many devices, which configuration, and what a change of the training gains."""
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -225,8 +226,11 @@ def nearest_rival(job: Choices, fastest: Choice) -> Choice | None:
 
     Rivals that are not shown to be slower count as nearer than those that are. Among them the speed decides.
     """
-    by_distance = {(row.is_worse, abs(row.ratio.value - 1)): row for row in _rivals(job, fastest) if row.ratio}
-    return by_distance[min(by_distance)] if by_distance else None
+
+    def distance(rival: Choice) -> tuple[bool, float]:
+        return rival.is_worse, math.inf if rival.ratio is None else abs(rival.ratio.value - 1)
+
+    return min(_rivals(job, fastest), key=distance, default=None)
 
 
 def _rivals(job: Choices, fastest: Choice) -> list[Choice]:

@@ -19,7 +19,8 @@ from multicard.answers.bottlenecks.bottlenecks import peak_memory
 from multicard.answers.choice.choice import Choice
 from multicard.answers.choice.families import compared, ordered
 from multicard.answers.choice.learning import learning_of, words_of
-from multicard.answers.scaling.speedup import SCALE, pool_of_rates, speedups_of
+from multicard.answers.pools import pool_of_rates
+from multicard.answers.scaling.speedup import SCALE, Speedup, speedups_of
 from multicard.config.experiment import configuration_key
 from multicard.core.grouping import grouped
 from multicard.core.text import counted
@@ -104,6 +105,11 @@ class Choices:
     def rates(self) -> Pool:
         """The throughputs of the configurations with a completed run by their keys."""
         return pool_of_rates(self.configurations, self.others)
+
+    @cached_property
+    def speedups(self) -> list[Speedup]:
+        """The speed-up of each configuration with a completed run, in their order."""
+        return speedups_of(self.configurations, self.others)
 
     @property
     def fastest(self) -> Choice | None:

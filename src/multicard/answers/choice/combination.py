@@ -14,7 +14,6 @@ from multicard.answers.bottlenecks.options import is_possible
 from multicard.answers.choice.answers import FASTER, speedups
 from multicard.answers.choice.choices import NO_CHOICE, Choices
 from multicard.answers.gain import WORTHWHILE
-from multicard.answers.scaling.speedup import speedups_of
 from multicard.config.experiment import configuration_key
 from multicard.config.wording import stated_value, statement
 from multicard.results.configuration import Configuration
@@ -68,7 +67,7 @@ def _measured_gains(job: Choices) -> list[_MeasuredGain]:
         if row.is_worse and row.trains_like_reference:
             best = next(other for other in job.rows if other.family == row.family and other.ratio is None)
             pairs.append((row.configuration, best.configuration))
-    baselines = {speedup.configuration.key: speedup.baseline for speedup in speedups_of(job.configurations)}
+    baselines = {speedup.configuration.key: speedup.baseline for speedup in job.speedups}
     for chosen in speedups(job):
         baseline = baselines[chosen.choice.key]
         if baseline is not None and verdict(chosen.ratio) == "more":

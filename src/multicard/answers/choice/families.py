@@ -12,7 +12,7 @@ from typing import Any
 
 from multicard.answers.choice.choice import Choice, Gain
 from multicard.answers.choice.learning import Learning, changes_from, key_of
-from multicard.answers.scaling.speedup import pool_of_rates
+from multicard.answers.pools import pool_of_rates
 from multicard.core.grouping import grouped
 from multicard.programs.program import BATCH
 from multicard.results.configuration import Configuration
@@ -100,9 +100,9 @@ def compared(choices: Sequence[Choice], others: Sequence[Configuration] = ()) ->
     """Return the choices in their order, each compared with other choices on as many devices.
 
     `choices`: as `ordered` returns them, with their `changes`. `others`: configurations of other jobs, which only show
-    how much scenarios scatter. The results have `ratio` (speed over that of the fastest
-    of the family; None for the fastest itself), `rivals` (how many choices the family has) and `gain` (see `_gains`).
-    If a family has two choices with 1 and 2 samples per second, the first has a ratio of 0.5, and both have 2 rivals.
+    how much scenarios scatter. The results have `ratio` (speed over that of the fastest of the family; None for the
+    fastest itself), `rivals` (how many choices the family has) and `gain` (see `_gains`). If a family has two choices
+    with 1 and 2 samples per second, the first has a ratio of 0.5, and both have 2 rivals.
     """
     pool = pool_of_rates([choice.configuration for choice in choices], others)
     results: dict[Hashable, Choice] = {}

@@ -12,7 +12,6 @@ from multicard.answers.choice.answers import speedups
 from multicard.answers.choice.choices import Choices
 from multicard.answers.gain import WORTHWHILE
 from multicard.answers.needed_repeats import needed_repeats
-from multicard.answers.scaling.speedup import speedups_of
 from multicard.answers.scaling.superlinear import superlinear_caveat
 from multicard.core.text import counted, plural
 from multicard.results.configuration import Configuration, MeasuredRun
@@ -87,7 +86,7 @@ def caveats(job: Choices, profiled: bool = True) -> tuple[str, ...]:
 def superlinear_caveats(job: Choices) -> list[str]:
     """Return which of the speed-ups that are told (`speedups`) are more than ideal, and what to look at."""
     told = {speedup.choice.key for speedup in speedups(job)}
-    of_job = [speedup for speedup in speedups_of(job.configurations, job.others) if speedup.configuration.key in told]
+    of_job = [speedup for speedup in job.speedups if speedup.configuration.key in told]
     return [caveat for speedup in of_job if (caveat := superlinear_caveat(speedup)) is not None]
 
 

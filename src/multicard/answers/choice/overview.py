@@ -11,7 +11,7 @@ from multicard.answers.choice.choice import Choice
 from multicard.answers.choice.choices import Choices
 from multicard.answers.choice.learning import words_of
 from multicard.answers.doubt import undecided_words
-from multicard.answers.scaling.speedup import implausible, speedups_of
+from multicard.answers.scaling.speedup import implausible
 from multicard.core.text import counted, plural
 from multicard.core.units import BYTES, UNKNOWN, number, percent, with_unit
 from multicard.stats.interval import verdict
@@ -73,8 +73,7 @@ def _fastest_tile(job: Choices, fastest: Choice, speedup: ChosenSpeedup | None) 
 def _baseline_words(job: Choices, choice: Choice) -> str:
     """Return the baseline of a choice's speed-up in words, with its method where that is not the choice's own."""
     method = choice.configuration.program.method
-    of_job = speedups_of(job.configurations, job.others)
-    baseline = next(speedup.baseline for speedup in of_job if speedup.configuration.key == choice.key)
+    baseline = next(speedup.baseline for speedup in job.speedups if speedup.configuration.key == choice.key)
     words = job.on(1)
     if baseline is None or baseline[method] == choice.configuration[method]:
         return words

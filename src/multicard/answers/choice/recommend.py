@@ -50,7 +50,12 @@ class Whole:
 
 def whole_of(results: Results) -> Whole:
     """Return what results have measured. `results`: those of all scenarios."""
-    found = [combination(job) for job in choices(results)]
+    return _whole(results, choices(results))
+
+
+def _whole(results: Results, tables: Sequence[Choices]) -> Whole:
+    """Return what results have measured; `tables`: their choices."""
+    found = [combination(job) for job in tables]
     return Whole(results.configurations(), [combined for combined in found if combined is not None])
 
 
@@ -60,11 +65,12 @@ def advise(results: Results, whole: Whole | None = None) -> Recommendations:
     `whole`: what was measured by all scenarios, if `results` are those of one; options that another scenario has tried
     are then shown with what they gained there.
     """
-    whole = whole or whole_of(results)
     traces = trace_shares(results).to_dict("index")
     facts = facts_of(results)
     costs = ablation.costs(results)
-    tables = sorted(choices(results), key=lambda job: (not speedups(job), -_completed_runs(job)))
+    tables = choices(results)
+    whole = whole or _whole(results, tables)
+    tables.sort(key=lambda job: (not speedups(job), -_completed_runs(job)))
     places = distinguishing_words([(job.machine, job.versions) for job in tables])
     jobs = []
     for job, place in zip(tables, places, strict=True):

@@ -15,6 +15,7 @@ from multicard.answers.diagnoses.host.host_work import WorkOfSteps
 from multicard.answers.diagnoses.user_code.code_lines import GrownPlace
 from multicard.answers.doubt import scatter_words
 from multicard.answers.phases import parts_of_mean_step, phases_of
+from multicard.answers.pools import pool_of
 from multicard.answers.scaling.speedup import speedups_of
 from multicard.answers.scaling.work import STEP_TIME, is_same_work, samples_per_device
 from multicard.core.layout import DATA, TRANSFER
@@ -24,7 +25,6 @@ from multicard.core.values import Row
 from multicard.results.breakdown import StepPart, parts_of
 from multicard.results.configuration import DEVICE_WORDS, Configuration, MeasuredRun
 from multicard.stats.interval import Interval, interval_columns, verdict
-from multicard.stats.pool import Pool
 
 # A part is named if it grew by at least this share of what the step grew by, or shrank by as much.
 NAMED = 0.1
@@ -195,11 +195,7 @@ def growths(configurations: Sequence[Configuration], beside: Sequence[Configurat
     in the baseline. Intervals follow from the scatter of the step times of all given configurations of the
     same scenario, those of `beside` included, which have no growth.
     """
-    times, others = (
-        {configuration.key: configuration.blocks(STEP_TIME) for configuration in group}
-        for group in (configurations, beside)
-    )
-    pool = Pool(times, beside=others)
+    pool = pool_of(STEP_TIME, configurations, beside)
     by_configuration: dict[Hashable, Growth] = {}
     for speedup in speedups_of(configurations):
         configuration, baseline = speedup.configuration, speedup.baseline

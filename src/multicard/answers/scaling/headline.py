@@ -10,6 +10,7 @@ from multicard.answers.ablation import cost_lines
 from multicard.answers.ablation import costs as costs_of_parts
 from multicard.answers.answer import HOW_LONG, HOW_MANY, WHICH, Answer
 from multicard.answers.doubt import REMEDY, undecided_words
+from multicard.answers.pools import pool_of
 from multicard.answers.scaling.peak_memory import peak_memory_words
 from multicard.answers.scaling.speedup import Speedup, implausible, speedups_of
 from multicard.answers.scaling.superlinear import superlinear_caveat
@@ -336,7 +337,7 @@ def _fastest_first(configurations: Sequence[Configuration], pool: Pool) -> list[
 
 def _step_time(configurations: Sequence[Configuration], configuration: Configuration) -> Answer:
     """Return the step time of one configuration. Its interval follows from the scatter of all configurations."""
-    pool = Pool({other.key: other.blocks(STEP_TIME) for other in configurations})
+    pool = pool_of(STEP_TIME, configurations)
     step_s = pool.mean(configuration.key)
     if step_s is None:
         return NO_STEP

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Sequence
 
+from multicard.answers.pools import pool_of
 from multicard.core.units import BYTES, with_unit
 from multicard.results.configuration import Configuration
 from multicard.stats.interval import Interval
-from multicard.stats.pool import Pool
 
 PEAK_MEMORY = "peak_memory_bytes"
 # Of more configurations, values are listed without their intervals, which stand in the figures and tables.
@@ -23,7 +23,7 @@ def peak_memory_words(
     method = configurations[0].program.method
     if len({configuration[method] for configuration in configurations}) < 2:
         return ""
-    pool = Pool({configuration.key: configuration.blocks(PEAK_MEMORY) for configuration in measured})
+    pool = pool_of(PEAK_MEMORY, measured)
     has_intervals = len(configurations) <= MOST_WITH_INTERVALS
     texts = []
     for configuration in configurations:

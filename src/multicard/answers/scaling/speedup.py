@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+from multicard.answers.pools import pool_of_rates
 from multicard.answers.scaling.work import is_same_work, work_of_step
 from multicard.core.grouping import grouped
 from multicard.core.units import percent
 from multicard.results.configuration import Configuration
 from multicard.results.results import Results
 from multicard.stats.interval import Interval
-from multicard.stats.pool import Pool
 from multicard.stats.samples import geometric_mean, ratio_by_block
 
 # Columns of rates (work over time), each for another unit of work.
@@ -129,15 +129,6 @@ def speedups_of(configurations: Sequence[Configuration], beside: Sequence[Config
                 has_efficiency=len(device_counts) > 1,
             )
     return [speedups[configuration.key] for configuration in configurations]
-
-
-def pool_of_rates(configurations: Sequence[Configuration], beside: Sequence[Configuration] = ()) -> Pool:
-    """Return the throughputs of configurations by their keys; `beside`: further ones, which only show the scatter."""
-    rates, others = (
-        {configuration.key: configuration.blocks(configuration.rate) for configuration in group}
-        for group in (configurations, beside)
-    )
-    return Pool(rates, beside=others)
 
 
 def _is_measured(configuration: Configuration) -> bool:

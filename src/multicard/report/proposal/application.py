@@ -8,11 +8,11 @@ from multicard.answers.choice.answers import HOURS, speedups
 from multicard.answers.choice.applied import WORK, Request
 from multicard.answers.choice.choice import HOUR_S, Choice
 from multicard.answers.choice.choices import Choices
+from multicard.answers.pools import pool_of
 from multicard.core.text import counted, plural
 from multicard.core.units import number, percent
 from multicard.results.configuration import DEVICE_WORDS, Configuration
 from multicard.stats.interval import Interval
-from multicard.stats.pool import Pool
 
 
 @dataclass(frozen=True)
@@ -91,10 +91,7 @@ class Application:
 
     def mean(self, choice: Choice, measure: str) -> Interval | None:
         """Return the mean of a measure; None if it has no value. All choices of the job determine the interval."""
-        pool = Pool(
-            {row.key: row.configuration.blocks(measure) for row in self.job.rows},
-            beside={configuration.key: configuration.blocks(measure) for configuration in self.job.others},
-        )
+        pool = pool_of(measure, [row.configuration for row in self.job.rows], self.job.others)
         return pool.mean(choice.key)
 
     def run_hours(self, choice: Choice) -> Interval | None:
